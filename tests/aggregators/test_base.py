@@ -1,0 +1,199 @@
+import math
+from unittest.mock import patch
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from mhrl.aggregators import BackwardAggregator, WeightedSum, row_statistics
+
+WEIGHTS = {"a": 0.3, "b": 2.0}
+
+
+class Model(nn.Module):
+    """Trunk Linear(3, 4) with heads Linear(4, 2) and Linear(4, 3)."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Linear(3, 4)
+        self.heads = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 3)})
+        self.x = torch.randn(8, 3, dtype=torch.float64)
+        self.double()
+
+    def losses(self, aggregator):
+        rows = aggregator.fan_out(self.trunk(self.x), self.heads)
+        return TensorDict({name: head(rows[name]).square().mean() for name, head in self.heads.items()})
+
+    def alone(self, name):
+        """The gradient of one loss, on its own graph."""
+        self.zero_grad()
+        self.heads[name](self.trunk(self.x)).square().mean().backward()
+        head, trunk = self.heads[name].weight.grad.clone(), self.trunk.weight.grad.clone()
+        self.zero_grad()
+        return head, trunk
+
+
+class Sum(BackwardAggregator):
+    """The plain sum, declared as a rule that balances, so that FanOut is always there."""
+
+    balances = True
+
+    def combine(self, rows):
+        return rows.sum(0)
+
+
+@pytest.mark.parametrize("aggregator", [WeightedSum, Sum])
+def test_b01_one_backward_equals_separate_weighted_gradients(aggregator):
+    model = Model()
+    (head_a, trunk_a), (head_b, trunk_b) = model.alone("a"), model.alone("b")
+    aggregator = aggregator(WEIGHTS)
+    aggregator.backward(model.losses(aggregator))
+    torch.testing.assert_close(model.trunk.weight.grad, 0.3 * trunk_a + 2.0 * trunk_b, rtol=0, atol=1e-12)
+    torch.testing.assert_close(model.heads["a"].weight.grad, 0.3 * head_a, rtol=0, atol=1e-12)
+    torch.testing.assert_close(model.heads["b"].weight.grad, 2.0 * head_b, rtol=0, atol=1e-12)
+
+
+def test_trunk_grad_acts_on_the_trunk_and_not_on_the_head():
+    model = Model()
+    (head_a, trunk_a), (head_b, trunk_b) = model.alone("a"), model.alone("b")
+    aggregator = WeightedSum(WEIGHTS, {"a": -0.5, "b": 3.0})
+    aggregator.backward(model.losses(aggregator))
+    torch.testing.assert_close(model.trunk.weight.grad, -0.15 * trunk_a + 6.0 * trunk_b, rtol=0, atol=1e-12)
+    torch.testing.assert_close(model.heads["a"].weight.grad, 0.3 * head_a, rtol=0, atol=1e-12)
+    torch.testing.assert_close(model.heads["b"].weight.grad, 2.0 * head_b, rtol=0, atol=1e-12)
+
+
+def test_b01_one_call_of_autograd_and_no_graph_kept():
+    model, aggregator = Model(), Sum(WEIGHTS)
+    losses = model.losses(aggregator)
+    with patch("torch.autograd.backward", wraps=torch.autograd.backward) as backward:
+        aggregator.backward(losses)
+    assert backward.call_count == 1
+    with pytest.raises(RuntimeError, match=r"second time"):
+        aggregator.backward(losses)
+
+
+def test_order_of_the_losses_does_not_matter():
+    model, aggregator = Model(), WeightedSum({"b": 2.0, "a": 0.3})
+    losses = model.losses(aggregator)
+    aggregator.backward(TensorDict({"b": losses["b"], "a": losses["a"]}))
+    expected = model.trunk.weight.grad.clone()
+    _, trunk_a = model.alone("a")
+    _, trunk_b = model.alone("b")
+    torch.testing.assert_close(expected, 0.3 * trunk_a + 2.0 * trunk_b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_trunk_grad_zero_detaches_so_that_not_even_a_nan_reaches_the_trunk(factor):
+    model = Model()
+    _, trunk_a = model.alone("a")
+    aggregator = WeightedSum(trunk_grad={"a": factor, "b": 0.0})
+    rows = aggregator.fan_out(model.trunk(model.x), ["a", "b"])
+    assert not rows["b"].requires_grad
+    bad = (rows["b"] * float("nan")).sum() + model.heads["b"](rows["b"]).sum()
+    aggregator.backward(TensorDict({"a": model.heads["a"](rows["a"]).square().mean(), "b": bad}))
+    torch.testing.assert_close(model.trunk.weight.grad, factor * trunk_a, rtol=0, atol=1e-12)
+    assert model.heads["b"].weight.grad is not None
+
+
+def test_without_a_reason_there_is_no_fan_out():
+    features = torch.ones(2, 3, requires_grad=True)
+    assert all(row is features for row in WeightedSum().fan_out(features, "ab").values())
+    assert all(row is not features for row in WeightedSum(trunk_grad=0.5).fan_out(features, "ab").values())
+    assert all(row is not features for row in Sum().fan_out(features, "ab").values())
+    rows = WeightedSum(trunk_grad={"b": 0.0}).fan_out(features, "ab")
+    assert rows["a"] is features and not rows["b"].requires_grad and torch.equal(rows["b"], features)
+    leaf = torch.ones(2, 3)
+    assert all(row is leaf for row in Sum().fan_out(leaf, "ab").values())
+
+
+def test_the_probe_measures_rows_without_changing_gradients():
+    model, aggregator = Model(), WeightedSum(WEIGHTS, {"a": 0.5, "c": 0.0})
+    aggregator.backward(model.losses(aggregator))
+    without = model.trunk.weight.grad.clone()
+
+    model.zero_grad()
+    aggregator.probe = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    features = model.trunk(model.x)
+    features.retain_grad()
+    rows = aggregator.fan_out(features, ["a", "c", "b"])  # nobody reads c, and its trunk_grad is 0
+    aggregator.backward(TensorDict({name: head(rows[name]).square().mean() for name, head in model.heads.items()}))
+    torch.testing.assert_close(model.trunk.weight.grad, without, rtol=0, atol=1e-12)
+    gram = aggregator.probe.grad
+    assert (gram[1] == 0).all() and (gram[:, 1] == 0).all()
+    # The trunk's cotangent is the sum of the rows: its squared norm is the sum of the Gram matrix.
+    assert gram.sum().item() == pytest.approx(features.grad.square().sum().item(), rel=1e-5)
+
+
+def test_inside_func_grad_the_factors_are_kept():
+    torch.manual_seed(0)
+    aggregator, x = WeightedSum(trunk_grad={"a": 0.5, "b": 2.0}), torch.randn(5, 3)
+    weight = torch.randn(3, 4)
+
+    def total(weight):
+        rows = aggregator.fan_out(x @ weight, ["a", "b"])
+        return rows["a"].sum() + rows["b"].square().sum()
+
+    right = x.T @ (0.5 * torch.ones(5, 4) + 2.0 * 2 * (x @ weight))
+    torch.testing.assert_close(torch.func.grad(total)(weight), right)
+
+
+def test_active_drops_losses_of_weight_zero():
+    assert WeightedSum({"a": 0, "b": 1e-30, "c": -1.0}).active(["a", "b", "c", "d"]) == ("b", "c", "d")
+    assert WeightedSum(0.0).active(["a"]) == ()
+
+
+def test_weights_have_the_losses_shapes():
+    losses = TensorDict({"a": torch.ones(()), "b": torch.ones(3)})
+    weights = WeightedSum(WEIGHTS).weights(losses)
+    assert weights["a"].item() == pytest.approx(0.3) and weights["b"].tolist() == [2.0] * 3
+
+
+def test_a_loss_without_gradient_is_refused_by_name_and_nothing_is_differentiated():
+    model, aggregator = Model(), WeightedSum()
+    losses = model.losses(aggregator)
+    losses["b"] = losses["b"].detach()
+    with pytest.raises(ValueError, match=r"loss 'b' does not require grad"):
+        aggregator.backward(losses)
+    assert model.trunk.weight.grad is None
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_factors_that_are_not_finite_are_refused(factor):
+    with pytest.raises(ValueError, match=r"weights of arm is"):
+        WeightedSum({"arm": factor})
+    with pytest.raises(ValueError, match=r"trunk_grad of every loss is"):
+        WeightedSum(trunk_grad=factor)
+
+
+def test_row_statistics_by_hand():
+    # rows (3, 0), (0, 4) and (-3, 0): norms 3, 4, 3; shares .3, .4, .3; cosines 0, -1, 0
+    rows = torch.tensor([[3.0, 0.0], [0.0, 4.0], [-3.0, 0.0]])
+    statistics = row_statistics(rows @ rows.T, ["a", "b", "c"])
+    right = {
+        "trunk/grad_norm/a": 3.0,
+        "trunk/grad_norm/b": 4.0,
+        "trunk/grad_norm/c": 3.0,
+        "trunk/grad_share/a": 0.3,
+        "trunk/grad_share/b": 0.4,
+        "trunk/grad_share/c": 0.3,
+        "trunk/grad_cos/a__b": 0.0,
+        "trunk/grad_cos/a__c": -1.0,
+        "trunk/grad_cos/b__c": 0.0,
+    }
+    assert {name: round(value.item(), 6) for name, value in statistics.items()} == right
+
+
+def test_row_statistics_of_zero_rows_are_zero_not_nan():
+    statistics = row_statistics(torch.zeros(2, 2), ["a", "b"])
+    assert len(statistics) == 5 and all(value.item() == 0 for value in statistics.values())
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_row_statistics_do_not_depend_on_the_scale(scale):
+    rows = scale * torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    statistics = row_statistics(rows @ rows.T, ["a", "b"])
+    assert statistics["trunk/grad_cos/a__b"].item() == pytest.approx(1 / math.sqrt(2), rel=1e-5)
+    assert statistics["trunk/grad_share/a"].item() == pytest.approx(1 / (1 + math.sqrt(2)), rel=1e-5)
