@@ -1,0 +1,239 @@
+"""Steps a vector env with a policy and yields what happened as TensorDicts.
+
+Shapes: T vector steps of a rollout, N envs.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from tensordict import TensorDict
+
+from mhrl.envs import Key, Leaf, conform
+
+# Rewards are stored, and networks compute, in float32: a larger number is an infinity there.
+_FINITE = np.finfo(np.float32).max
+
+
+class NonFiniteError(ValueError):
+    """The env or the policy returned a NaN or an infinity (in float32)."""
+
+
+class Policy(Protocol):
+    """What acts."""
+
+    def act(self, observation: Mapping[Key, torch.Tensor], frames: int) -> Mapping[Key, torch.Tensor]:
+        """Return float32 actions `[N, *shape]` in env units by leaf key, for CPU observations `[N, *shape]`."""
+
+
+class Collector:
+    """Iterates over rollouts of a vector env in autoreset mode SAME_STEP.
+
+    Each rollout is a TensorDict of batch size [T, N] in fresh memory: the caller's to keep or change, no later rollout
+    writes to it. It holds, observations and actions in their spaces' dtypes,
+
+    - every observation leaf, and under `next` the observation that the step led to (the true last one at an end);
+    - the action leaf, bit for bit what the env executed;
+    - `("next", "reward")` float32 and `("next", "terminated" | "truncated" | "done")` bool, all [T, N, 1];
+    - `is_init` bool [T, N, 1], True at the first step of an episode;
+    - `("collector", "traj_ids")` int64 [T, N], one number an episode, unique in the run.
+
+    While `frames < learning_starts` actions are uniform over the space and the policy is not asked. A rollout ends at
+    the next multiple of `num_envs * frames_per_rollout` frames, or earlier at the first multiple of `num_envs` at or
+    past `learning_starts` or `total_frames`; the latter ends the iteration.
+
+    Args:
+        env: From `make_vector_env`.
+        policy: Asked under `torch.no_grad()`, with the observation and the frames so far.
+        observation_leaves: Leaves of one env's observation space.
+        action_leaves: Leaves of one env's action space.
+        seeds: One reset seed for each env, used once when iteration starts.
+        warmup_seed: Seed of the uniform warm-up actions.
+        learning_starts: Frames of warm-up.
+        total_frames: Frames to collect, rounded up to whole vector steps.
+        frames_per_rollout: Frames per env in a rollout.
+
+    Raises:
+        NonFiniteError: While iterating, with env index and key: on a non-finite action before the env is stepped, on a
+            non-finite observation or reward before the row is handed out.
+        ValueError: While iterating, if the policy's action has another shape than `[N, *shape]`.
+
+    Attributes:
+        frames: Env transitions collected so far.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        policy: Policy,
+        *,
+        observation_leaves: tuple[Leaf, ...],
+        action_leaves: tuple[Leaf, ...],
+        seeds: list[int],
+        warmup_seed: int,
+        learning_starts: int,
+        total_frames: int,
+        frames_per_rollout: int = 1,
+    ) -> None:
+        (self._action_leaf,) = action_leaves
+        self.env, self.policy = env, policy
+        self.learning_starts, self.total_frames = learning_starts, total_frames
+        self.frames_per_rollout = frames_per_rollout
+        self.frames = 0
+        self._leaves = observation_leaves
+        self._float_leaves = [i for i, leaf in enumerate(observation_leaves) if np.dtype(leaf.space.dtype).kind == "f"]
+        self._seeds: Any = seeds  # gymnasium annotates one int only
+        self._warmup_seed = warmup_seed
+        self._rng = np.random.default_rng(warmup_seed)
+        self._observation: list[np.ndarray] = []  # what the policy sees next, [N, *shape] a leaf
+        self._is_init = np.ones(env.num_envs, np.bool_)
+        self._traj_ids = np.arange(env.num_envs)
+        self._returns = np.zeros(env.num_envs)
+        self._lengths = np.zeros(env.num_envs, np.int64)
+        self._episodes: list[tuple[float, int]] = []
+
+    def __iter__(self) -> Iterator[TensorDict]:
+        """Yield rollouts up to `total_frames`; iterating again goes on where the last iteration stopped."""
+        if not self._observation:
+            self.env.action_space.seed(self._warmup_seed)
+            observation = self._split(self.env.reset(seed=self._seeds)[0])
+            self._check_observation(observation)
+            self._observation = observation
+        while self.frames < self.total_frames:
+            rows = _Rows((self._vector_steps(), self.env.num_envs), self._leaves, self._action_leaf)
+            for t in range(len(rows.reward)):
+                self._step(rows, t)
+            yield rows.tensordict()
+
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns (sums of raw rewards) and lengths of the episodes that ended since the last call."""
+        episodes, self._episodes = self._episodes, []
+        return [total for total, _ in episodes], [length for _, length in episodes]
+
+    def close(self) -> None:
+        """Close the env."""
+        self.env.close()
+
+    def _vector_steps(self) -> int:
+        """Return T of the next rollout."""
+        num_envs, per_rollout = self.env.num_envs, self.frames_per_rollout
+        now = self.frames // num_envs
+        ends = [-(-mark // num_envs) for mark in (self.learning_starts, self.total_frames)]
+        ends.append((now // per_rollout + 1) * per_rollout)
+        return min(end for end in ends if end > now) - now
+
+    def _step(self, rows: "_Rows", t: int) -> None:
+        """Take one vector step and write it into row `t`."""
+        for column, value in zip(rows.observation, self._observation, strict=True):
+            column[t] = value
+        rows.action[t] = self._act(rows, t)
+        observation, reward, terminated, truncated, infos = self.env.step(rows.action[t])
+        done = terminated | truncated
+        (ends,) = done.nonzero()
+        # What the envs are in now; where an episode ended, that is the first observation of the next one.
+        self._observation = self._split(observation)
+        for column, value in zip(rows.next_observation, self._observation, strict=True):
+            column[t] = value
+        for i in ends:
+            for column, value in zip(rows.next_observation, self._split(infos["final_obs"][i]), strict=True):
+                column[t, i] = value
+        self._check("reward", reward)
+        self._check_observation([column[t] for column in rows.next_observation])
+        if ends.size:
+            self._check_observation(self._observation)
+        rows.reward[t, :, 0] = reward
+        rows.terminated[t, :, 0], rows.truncated[t, :, 0], rows.done[t, :, 0] = terminated, truncated, done
+        rows.is_init[t, :, 0], rows.traj_ids[t] = self._is_init, self._traj_ids
+        self._account(reward, done, ends)
+
+    def _act(self, rows: "_Rows", t: int) -> np.ndarray:
+        """Return the actions [N, *shape] to execute."""
+        leaf = self._action_leaf
+        space: Any = leaf.space
+        shape = (self.env.num_envs, *space.shape)
+        if self.frames < self.learning_starts:
+            # Integers, because `random()` never draws 1: both bounds can be drawn, and no width can overflow.
+            unit = self._rng.integers(2**53, size=shape, endpoint=True) / 2**53
+            return conform((1 - unit) * space.low + unit * space.high, space)
+        # Of the rollout's memory, not the env's: a policy may keep what it saw.
+        seen = {
+            one.key: torch.from_numpy(column[t]) for one, column in zip(self._leaves, rows.observation, strict=True)
+        }
+        with torch.no_grad():
+            action = self.policy.act(seen, self.frames)[leaf.key].numpy(force=True)
+        if action.shape != shape:
+            raise ValueError(f"{leaf.name}: expected a policy's actions of shape {shape}, got {action.shape}")
+        self._check(leaf.name, action)
+        return conform(action, space)
+
+    def _account(self, reward: np.ndarray, done: np.ndarray, ends: np.ndarray) -> None:
+        self.frames += len(done)
+        self._returns += reward
+        self._lengths += 1
+        self._is_init = done
+        if ends.size:
+            self._episodes += [(float(self._returns[i]), int(self._lengths[i])) for i in ends]
+            self._returns[ends], self._lengths[ends] = 0.0, 0
+            self._traj_ids[ends] = self._traj_ids.max() + 1 + np.arange(ends.size)
+
+    def _split(self, observation: Any) -> list[np.ndarray]:  # noqa: ANN401
+        return [observation if leaf.key == "observation" else observation[leaf.name] for leaf in self._leaves]
+
+    def _check_observation(self, observation: list[np.ndarray]) -> None:
+        for i in self._float_leaves:
+            self._check(self._leaves[i].key, observation[i])
+
+    def _check(self, key: Key, values: np.ndarray) -> None:
+        if np.abs(values).max() <= _FINITE:  # False for NaN
+            return
+        bad = ~(np.abs(values) <= _FINITE).reshape(len(values), -1).all(-1)
+        envs = ", ".join(map(str, np.flatnonzero(bad)))
+        name = key if isinstance(key, str) else ".".join(key)
+        raise NonFiniteError(f"non-finite {name} from env {envs} at frames {self.frames}: {values[bad]}")
+
+
+class _Rows:
+    """The arrays [T, N, ...] of one rollout, in the spaces' dtypes: the first value written does not choose them."""
+
+    def __init__(self, batch_size: tuple[int, int], leaves: tuple[Leaf, ...], action_leaf: Leaf) -> None:
+        self.batch_size, self._leaves, self._action_leaf = batch_size, leaves, action_leaf
+        self.observation = [_empty(batch_size, leaf) for leaf in leaves]
+        self.next_observation = [_empty(batch_size, leaf) for leaf in leaves]
+        self.action = _empty(batch_size, action_leaf)
+        self.traj_ids = np.empty(batch_size, np.int64)
+        shape = (*batch_size, 1)
+        self.reward = np.empty(shape, np.float32)
+        self.is_init, self.done = np.empty(shape, np.bool_), np.empty(shape, np.bool_)
+        self.terminated, self.truncated = np.empty(shape, np.bool_), np.empty(shape, np.bool_)
+
+    def tensordict(self) -> TensorDict:
+        """Return the rows; the TensorDict owns their memory."""
+        tensor = torch.from_numpy
+        after = {
+            "observation": self._nest(self.next_observation),
+            "reward": tensor(self.reward),
+            "terminated": tensor(self.terminated),
+            "truncated": tensor(self.truncated),
+            "done": tensor(self.done),
+        }
+        rows = {
+            "observation": self._nest(self.observation),
+            "action": tensor(self.action),
+            "is_init": tensor(self.is_init),
+            "collector": {"traj_ids": tensor(self.traj_ids)},
+            "next": after,
+        }
+        # The public constructor checks every shape again, a quarter of a step's time; torchrl skips that the same way.
+        return TensorDict._new_unsafe(rows, batch_size=torch.Size(self.batch_size), device=torch.device("cpu"))
+
+    def _nest(self, columns: list[np.ndarray]) -> torch.Tensor | dict[str, torch.Tensor]:
+        if self._leaves[0].key == "observation":
+            return torch.from_numpy(columns[0])
+        return {leaf.name: torch.from_numpy(column) for leaf, column in zip(self._leaves, columns, strict=True)}
+
+
+def _empty(batch_size: tuple[int, int], leaf: Leaf) -> np.ndarray:
+    space: Any = leaf.space
+    return np.empty(batch_size + space.shape, space.dtype)

@@ -1,0 +1,398 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.wrappers import TransformObservation
+from tensordict import TensorDict
+
+from mhrl.collector import Collector, NonFiniteError
+from mhrl.envs import action_leaves, env_seeds, make_factory, make_vector_env, observation_leaves
+from mhrl.envs.probe import Bandit, ConstObs, Counter
+
+BOTH = pytest.mark.parametrize("mode", ["sync", "async"])
+
+
+class Zero:
+    """Acts with one constant and keeps what it saw."""
+
+    def __init__(self, shape=(1,), value=0.0):
+        self.shape, self.value, self.frames, self.seen = shape, value, [], []
+
+    def act(self, observation, frames):
+        assert not torch.is_grad_enabled()
+        self.frames.append(frames)
+        self.seen.append(observation)
+        num_envs = len(next(iter(observation.values())))
+        return {"action": torch.full((num_envs, *self.shape), self.value)}
+
+
+class Probing:
+    """An affine policy of the observation: tells rollouts of different states apart."""
+
+    def act(self, observation, frames):
+        return {"action": torch.tanh(observation["observation"].sum(-1, keepdim=True))}
+
+
+def collector_of(factory, num_envs=1, policy=None, mode="sync", seeds=None, **options):
+    env = make_vector_env(factory, num_envs, mode)
+    return Collector(
+        env,
+        policy or Zero(),
+        observation_leaves=observation_leaves(env.single_observation_space),
+        action_leaves=action_leaves(env.single_action_space),
+        seeds=seeds or env_seeds(0, num_envs, "train"),
+        **{"warmup_seed": 0, "learning_starts": 0, "total_frames": 24, **options},
+    )
+
+
+def collect(collector):
+    """Return all rollouts as one TensorDict [T, N], and close the env."""
+    rows = torch.cat(list(collector))
+    collector.close()
+    return rows
+
+
+def two_counters(wrap):
+    kwargs = ({"length": 3, "start": 0, "end": "truncated"}, {"length": 3, "start": 100, "end": "terminated"})
+    return [make_factory(wrap(Counter), one) for one in kwargs]
+
+
+def as_dict(env_class):
+    # Local functions, because they are sent to workers by value: a worker need not import this module, and torch.
+    def build(**kwargs):
+        env = env_class(**kwargs)
+        space = Dict({"pos": env.observation_space, "twice": env.observation_space})
+        return TransformObservation(env, lambda x: {"pos": x, "twice": 2 * x}, space)
+
+    return build
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["flat", "dict"])
+def test_a02_same_step_rows(mode, kind):
+    collector = collector_of(two_counters(as_dict if kind == "dict" else lambda x: x), 2, mode=mode)
+    rows = collect(collector)
+    key = "observation" if kind == "flat" else ("observation", "pos")
+    observation, after = rows[key], rows["next"][key]
+    assert rows.numel() == collector.frames == 24
+    assert observation[..., 0].T.tolist() == [[0, 1, 2] * 4, [100, 101, 102] * 4]
+    assert after[..., 0].T.tolist() == [[1, 2, 3] * 4, [101, 102, 103] * 4]
+    assert (rows["next", "reward"] == 1).all()
+    end, never = [False, False, True] * 4, [False] * 12
+    assert rows["next", "truncated"][..., 0].T.tolist() == [end, never]
+    assert rows["next", "terminated"][..., 0].T.tolist() == [never, end]
+    assert rows["next", "done"][..., 0].T.tolist() == [end, end]
+    assert rows["is_init"][..., 0].T.tolist() == [[True, False, False] * 4] * 2
+    assert rows["collector", "traj_ids"].T.tolist() == [
+        [0, 0, 0, 2, 2, 2, 4, 4, 4, 6, 6, 6],
+        [1, 1, 1, 3, 3, 3, 5, 5, 5, 7, 7, 7],
+    ]
+    assert collector.pop_episodes() == ([3.0] * 8, [3] * 8)
+    assert collector.pop_episodes() == ([], [])
+    if kind == "dict":
+        assert torch.equal(rows["next", "observation", "twice"], 2 * after)
+
+
+def in_place(nested):
+    """An env class that writes every observation, that of a reset too, into one array."""
+
+    class InPlace(gymnasium.Env):
+        observation_space = Dict({"a": Box(-9, 9, (1,))}) if nested else Box(-9, 9, (1,))
+        action_space = Box(-1, 1, (1,))
+
+        def __init__(self):
+            self.array = np.zeros(1, np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            self.array[:] = 0
+            return self.out(), {}
+
+        def step(self, action):
+            action *= 0
+            self.array += 1
+            return self.out(), 0.0, bool(self.array[0] == 4), False, {}
+
+        def out(self):
+            return {"a": self.array} if nested else self.array
+
+    return InPlace
+
+
+@BOTH
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "dict"])
+def test_c05_env_that_reuses_its_arrays(mode, nested):
+    policy = Zero(value=0.5)
+    rows = collect(collector_of(make_factory(in_place(nested)), 1, policy, mode, total_frames=6, frames_per_rollout=3))
+    key = ("observation", "a") if nested else "observation"
+    pairs = zip(rows[key].flatten().tolist(), rows["next"][key].flatten().tolist(), strict=True)
+    assert list(pairs) == [(0, 1), (1, 2), (2, 3), (3, 4), (0, 1), (1, 2)]
+    assert rows["action"].flatten().tolist() == [0.5] * 6
+    assert [seen[key].item() for seen in policy.seen] == [0, 1, 2, 3, 0, 1]
+
+
+@pytest.mark.parametrize(("num_envs", "steps"), [(1, 3), (2, 3), (5, 2)])
+def test_c05_shapes(num_envs, steps):
+    collector = collector_of(make_factory(Counter, {"length": 2}), num_envs, total_frames=6, frames_per_rollout=3)
+    rollout = next(iter(collector))
+    TensorDict(rollout.to_dict(), batch_size=(steps, num_envs))  # raises where a leaf has another batch size
+    assert rollout.batch_size == rollout["next"].batch_size == rollout["collector"].batch_size == (steps, num_envs)
+    shapes = {key: tuple(value.shape[2:]) for key, value in rollout.items(include_nested=True, leaves_only=True)}
+    assert shapes == {
+        "observation": (1,),
+        "action": (1,),
+        "is_init": (1,),
+        ("next", "observation"): (1,),
+        ("next", "reward"): (1,),
+        ("next", "terminated"): (1,),
+        ("next", "truncated"): (1,),
+        ("next", "done"): (1,),
+        ("collector", "traj_ids"): (),
+    }
+    assert rollout["next", "reward"].dtype == torch.float32
+    assert rollout["next", "done"].dtype == rollout["is_init"].dtype == torch.bool
+    assert rollout["collector", "traj_ids"].dtype == torch.int64
+
+
+def test_c05_rollouts_are_fresh():
+    collector = collector_of(make_factory(Counter, {"length": 3}), 2, total_frames=8)
+    rollouts = []
+    for rollout in collector:
+        rollouts.append(rollout.clone())
+        rollout.apply_(lambda value: value.fill_(1))
+    assert torch.cat(rollouts)["observation"][:, 0, 0].tolist() == [0, 1, 2, 0]
+    kept = list(collector_of(make_factory(Counter, {"length": 9}), total_frames=4))
+    assert [rollout["next", "observation"].item() for rollout in kept] == [1, 2, 3, 4]
+
+
+class Noise(gymnasium.Env):
+    """Observes samples of any space for ever, and checks every action."""
+
+    def __init__(self, observation_space, action_space):
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+UNIT = Box(-1, 1, (1,))
+
+
+@pytest.mark.parametrize(
+    ("space", "dtypes"),
+    [
+        (Box(-1, 1, (3,), np.float64), torch.float64),
+        (Box(0, 255, (84, 84, 4), np.uint8), torch.uint8),
+        (Discrete(5), torch.int64),
+        (Box(0, 9, (2,), np.int64), torch.int64),
+        (Box(0, 1, (2,), np.bool_), torch.bool),
+        (
+            Dict({"img": Box(0, 255, (3, 8, 8), np.uint8), "vec": Box(-1, 1, (4,), np.float64)}),
+            {"img": torch.uint8, "vec": torch.float64},
+        ),
+    ],
+)
+def test_a09_stored_dtypes_are_the_spaces(space, dtypes):
+    rollout = next(iter(collector_of(make_factory(Noise, {"observation_space": space, "action_space": UNIT}), 2)))
+    for observation in (rollout["observation"], rollout["next", "observation"]):
+        stored = {k: v.dtype for k, v in observation.items()} if isinstance(dtypes, dict) else observation.dtype
+        assert stored == dtypes
+    parts = rollout["observation"].items() if isinstance(dtypes, dict) else [(None, rollout["observation"])]
+    assert [tuple(v.shape) for _, v in parts] == [
+        (1, 2, *part.shape) for part in (space.values() if isinstance(dtypes, dict) else [space])
+    ]
+
+
+def test_a09_actions_are_inside_a_float64_box():
+    space = Box(np.array([0.1, 2.0]), np.array([0.3, 2.0]), dtype=np.float64)
+
+    class Extremes:
+        def act(self, observation, frames):
+            return {"action": torch.tensor([[0.1, 9.0], [0.3, -9.0], [0.2, 2.0]])}  # float32(0.3) is above 0.3
+
+    factory = make_factory(Noise, {"observation_space": UNIT, "action_space": space})
+    rows = collect(collector_of(factory, 3, Extremes(), total_frames=20_001, learning_starts=10_002))
+    actions = rows["action"].reshape(-1, 2)
+    assert actions.dtype == torch.float64
+    assert sum(space.contains(action) for action in actions.numpy()) == 20_001
+    assert actions[-3:].tolist() == [[float(np.float32(0.1)), 2.0], [0.3, 2.0], [float(np.float32(0.2)), 2.0]]
+
+
+def test_a06_warm_up_is_uniform_over_the_space():
+    low, high = np.array([-1, 0, -3, 2], np.float32), np.array([3, 0.5, -2, 2], np.float32)
+    factory = make_factory(Noise, {"observation_space": UNIT, "action_space": Box(low, high)})
+    policy = Zero((4,))
+    rows = collect(collector_of(factory, 4, policy, total_frames=10_000, learning_starts=10_000))
+    actions, width = rows["action"].reshape(-1, 4), torch.tensor([4, 0.5, 1, 0])
+    assert policy.frames == []
+    assert ((actions.mean(0) - torch.tensor([1, 0.25, -2.5, 2])).abs() <= 0.02 * width).all()
+    assert ((actions.amin(0) - torch.from_numpy(low)).abs() <= 0.01 * width).all()
+    assert ((actions.amax(0) - torch.from_numpy(high)).abs() <= 0.01 * width).all()
+    assert ((actions.std(0) - width / 12**0.5).abs() <= 0.02 * width).all()
+    assert (torch.corrcoef(actions[:, :3].T) - torch.eye(3)).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "per_rollout", "starts", "total", "ends"),
+    [
+        (1, 1, 2, 4, [1, 2, 3, 4]),
+        (1, 5, 7, 12, [5, 7, 10, 12]),
+        (1, 7, 0, 15, [7, 14, 15]),
+        (3, 1, 4, 10, [3, 6, 9, 12]),
+        (3, 5, 20, 50, [15, 21, 30, 45, 51]),
+        (4, 7, 30, 61, [28, 32, 56, 64]),
+        (4, 5, 20, 41, [20, 40, 44]),
+        (4, 5, 1000, 30, [20, 32]),
+    ],
+)
+def test_a06_rollout_ends(num_envs, per_rollout, starts, total, ends):
+    policy = Zero()
+    collector = collector_of(
+        make_factory(ConstObs, {"length": 4, "end": "truncated"}),
+        num_envs,
+        policy,
+        learning_starts=starts,
+        total_frames=total,
+        frames_per_rollout=per_rollout,
+    )
+    seen, counted = [], 0
+    for rollout in collector:
+        counted += rollout.numel()
+        assert collector.frames == counted
+        seen.append(counted)
+    assert seen == ends
+    # The policy acts from the first multiple of num_envs at or past learning_starts on.
+    assert policy.frames == [frames for frames in range(0, ends[-1], num_envs) if frames >= starts]
+
+
+def test_a06_iterating_again_goes_on():
+    collector = collector_of(make_factory(Counter, {"length": 5}), total_frames=4)
+    first = next(iter(collector))
+    rest = list(collector)
+    assert [rollout["observation"].item() for rollout in (first, *rest)] == [0, 1, 2, 3]
+    assert list(collector) == []
+
+
+def test_pop_episodes_gives_raw_returns():
+    collector = collector_of(make_factory(Bandit), policy=Zero((2,)), total_frames=3)
+    collect(collector)
+    returns, lengths = collector.pop_episodes()
+    assert returns == pytest.approx([-0.25] * 3, abs=1e-12)  # -(0.4**2 + 0.3**2)
+    assert lengths == [1, 1, 1]
+
+
+def pendulum(mode="sync", seed=3, total=660, **options):
+    factory = make_factory(gymnasium.make, {"id": "Pendulum-v1", "max_episode_steps": 40})
+    options = {"learning_starts": 100, "frames_per_rollout": 7, "warmup_seed": seed, "total_frames": total, **options}
+    return collect(collector_of(factory, 3, Probing(), mode, env_seeds(seed, 3, "train"), **options))
+
+
+def test_d01_same_seed_same_rollouts():
+    rows = pendulum()
+    assert (rows == pendulum()).all()
+    assert (rows == pendulum("async")).all()
+    assert not torch.equal(rows["observation"], pendulum(seed=4)["observation"])
+
+
+def test_d01_each_env_is_reset_with_its_seed():
+    seeds = [11, 5, 8]
+    factory = make_factory(gymnasium.make, {"id": "Pendulum-v1"})
+    first = next(iter(collector_of(factory, 3, seeds=seeds)))["observation"][0]
+    assert first.tolist() == [gymnasium.make("Pendulum-v1").reset(seed=seed)[0].tolist() for seed in seeds]
+
+
+def test_d01_first_observations_differ():
+    rows = pendulum(total=600)
+    firsts = rows["observation"][rows["is_init"][..., 0]]
+    assert len(firsts) == 15  # 3 envs, episodes 1 to 5
+    assert len(firsts.unique(dim=0)) == 15
+
+
+def test_d01_warm_up_has_its_own_seed():
+    actions = [pendulum(total=90, warmup_seed=seed)["action"] for seed in (1, 1, 2)]
+    assert torch.equal(actions[0], actions[1])
+    assert not torch.equal(actions[0], actions[2])
+
+
+class Broken(Counter):
+    """A Counter of 5 steps that returns one bad number: at time `at` of an episode, or from reset `bad_reset`."""
+
+    def __init__(self, at=None, observation=None, reward=1.0, bad_reset=None):
+        super().__init__(5)
+        self.at, self.bad_observation, self.bad_reward, self.bad_reset = at, observation, reward, bad_reset
+        self.steps = self.resets = 0
+
+    def step(self, action):
+        self.steps += 1
+        observation, reward, *rest = super().step(action)
+        if self.t == self.at:
+            observation = observation if self.bad_observation is None else np.array([self.bad_observation], np.float32)
+            reward = self.bad_reward
+        return observation, reward, *rest
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self.resets += 1
+        return (np.array([np.nan], np.float32) if self.resets == self.bad_reset else observation), info
+
+
+@pytest.mark.parametrize(
+    ("bad", "words", "rows"),
+    [
+        ({"at": 2, "observation": np.nan}, "observation from env 1 at frames 2", 1),
+        ({"at": 2, "observation": -np.inf}, "observation from env 1 at frames 2", 1),
+        ({"at": 5, "observation": np.nan}, "observation from env 1 at frames 8", 4),  # the last of an episode
+        ({"bad_reset": 1}, "observation from env 1 at frames 0", 0),
+        ({"bad_reset": 2}, "observation from env 1 at frames 8", 4),
+        ({"at": 3, "reward": np.nan}, "reward from env 1 at frames 4", 2),
+        ({"at": 3, "reward": np.inf}, "reward from env 1 at frames 4", 2),
+        ({"at": 1, "reward": 1e39}, "reward from env 1 at frames 0", 0),  # inf in float32
+    ],
+)
+def test_h02_non_finite_from_the_env(bad, words, rows):
+    factories = [make_factory(Counter, {"length": 5}), make_factory(Broken, bad)]
+    kept = []
+    with pytest.raises(NonFiniteError, match=f"non-finite {words}"):
+        kept.extend(collector_of(factories, 2))
+    assert len(kept) == rows
+
+
+def test_h02_non_finite_dict_observation_names_its_key():
+    factory = make_factory(as_dict(Broken), {"at": 1, "observation": np.nan})
+    with pytest.raises(NonFiniteError, match=r"observation\.pos from env 0 at frames 0"):
+        collect(collector_of(factory))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_h02_non_finite_action_stops_before_the_env(value):
+    class Sick:
+        def act(self, observation, frames):
+            return {"action": torch.tensor([[0.0], [value if frames >= 4 else 0.0]])}
+
+    collector = collector_of(make_factory(Broken, {"at": 9}), 2, Sick())
+    with pytest.raises(NonFiniteError, match="non-finite action from env 1 at frames 4"):
+        collect(collector)
+    assert collector.env.get_attr("steps") == (2, 2)
+
+
+def test_action_of_another_shape_is_refused():
+    class Flat:
+        def act(self, observation, frames):
+            return {"action": torch.zeros(2)}
+
+    with pytest.raises(ValueError, match=r"actions of shape \(2, 1\), got \(2,\)"):
+        collect(collector_of(make_factory(Counter, {"length": 5}), 2, Flat()))
+
+
+def test_policy_may_return_a_parameter():
+    class Constant:
+        weight = torch.nn.Parameter(torch.full((1, 1), 0.25))
+
+        def act(self, observation, frames):
+            return {"action": self.weight}
+
+    assert collect(collector_of(make_factory(Counter, {"length": 5}), policy=Constant()))["action"].unique() == 0.25
