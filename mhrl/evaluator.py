@@ -1,0 +1,100 @@
+"""The evaluator: greedy episodes in envs of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, final
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from mhrl.envs import Leaf, conform
+from mhrl.network import GreedyPolicy
+
+MAX_ENVS = 10
+"""Episodes are shared out over at most this many envs, which act in one batch."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Undiscounted raw returns and lengths, one per episode, in order of env and time."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    def metrics(self) -> dict[str, float]:
+        """`eval/return_mean`, `eval/return_std` (population), `eval/length_mean`."""
+        return {
+            "eval/return_mean": float(np.mean(self.returns)),
+            "eval/return_std": float(np.std(self.returns)),
+            "eval/length_mean": float(np.mean(self.lengths)),
+        }
+
+
+@final
+class Evaluator:
+    """Run the greedy policy for a fixed number of episodes.
+
+    Each env gets a fixed share of the episodes, so that short ones are not favoured. Every evaluation starts from
+    the same seeds: evaluations of one run are comparable, and `scripts/evaluate.py` repeats them exactly.
+    Nothing that training uses is touched.
+
+    Args:
+        env: a vector env of the evaluator's own, SAME_STEP.
+        policy: acts; not trained here.
+        observation_leaves: the env's observation leaves.
+        action_leaves: the env's action leaves.
+        seeds: one per env.
+        episodes: how many.
+    """
+
+    def __init__(
+        self,
+        env: gym.vector.VectorEnv,
+        policy: GreedyPolicy,
+        *,
+        observation_leaves: Sequence[Leaf],
+        action_leaves: Sequence[Leaf],
+        seeds: Sequence[int],
+        episodes: int,
+    ) -> None:
+        self.env = env
+        self.policy = policy
+        self.observation_leaves = tuple(observation_leaves)
+        (self.action_leaf,) = action_leaves
+        self.seeds: Any = list(seeds)  # gymnasium annotates one int only
+        self.shares = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
+
+    def run(self) -> Evaluation:
+        """Play every env's share of episodes and return their returns and lengths."""
+        count = self.env.num_envs
+        returns: list[list[float]] = [[] for _ in range(count)]
+        lengths: list[list[int]] = [[] for _ in range(count)]
+        total, length = np.zeros(count), np.zeros(count, dtype=int)
+        observation, _ = self.env.reset(seed=self.seeds)
+        training = self.policy.training
+        self.policy.eval()
+        while any(len(done) < share for done, share in zip(returns, self.shares, strict=True)):
+            action = self.policy.act(self._leaves(observation))[self.action_leaf.key]
+            executed = conform(action.cpu().numpy(), self.action_leaf.box)
+            observation, reward, terminated, truncated, _ = self.env.step(executed)
+            total += reward
+            length += 1
+            for i in np.flatnonzero(terminated | truncated):
+                if len(returns[i]) < self.shares[i]:
+                    returns[i].append(float(total[i]))
+                    lengths[i].append(int(length[i]))
+                total[i], length[i] = 0.0, 0
+        self.policy.train(training)
+        return Evaluation(tuple(chain.from_iterable(returns)), tuple(chain.from_iterable(lengths)))
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.env.close()
+
+    def _leaves(self, observation: dict | np.ndarray) -> dict:
+        """The vector env's observation as tensors by key."""
+        if isinstance(observation, dict):
+            return {leaf.key: torch.as_tensor(observation[leaf.name]) for leaf in self.observation_leaves}
+        return {self.observation_leaves[0].key: torch.as_tensor(observation)}

@@ -1,0 +1,54 @@
+"""The deterministic policy of DDPG (Lillicrap et al., 2016, section 3)."""
+
+from collections.abc import Sequence
+from typing import final
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from mhrl.functional import to_box
+from mhrl.heads.base import ActionHead
+from mhrl.layers import Activation, mlp
+
+
+@final
+class DeterministicHead(ActionHead):
+    """Hidden layers, a linear layer, tanh, then the affine map to the box, dimension by dimension.
+
+    The last layer starts near zero, so that the first actions lie in the middle of the box, where tanh has a slope: a
+    head that starts saturated may never leave its corner (section 7 there). A zero-width dimension is its constant and
+    passes no gradient.
+
+    Args:
+        in_features: `I`.
+        space: the covered dimensions, a flat Box `[D]`.
+        widths: hidden layers of this head.
+        activation: see `mhrl.layers.ACTIVATIONS`.
+        layer_norm: normalise each hidden layer before its activation.
+        final_init: the last layer's weights and biases are drawn uniformly from +- this.
+
+    Raises:
+        ValueError: if `final_init` is not positive.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        space: gym.spaces.Box,
+        widths: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        final_init: float = 3e-3,
+    ) -> None:
+        super().__init__(in_features, space)
+        self.body = mlp(in_features, widths, self.center.numel(), activation=activation, layer_norm=layer_norm)
+        if not final_init > 0:
+            raise ValueError(f"final_init is {final_init}: a positive number is expected")
+        *_, last = self.body.children()
+        for parameter in last.parameters():
+            nn.init.uniform_(parameter, -final_init, final_init)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features `[*, I]` to the action `[*, D]`."""
+        return to_box(torch.tanh(self.body(features)), self.center, self.half_range)

@@ -1,0 +1,97 @@
+"""The learner: objective > engine > target update, and what they leave for the log."""
+
+from typing import Literal, final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from mhrl.aggregators import BackwardAggregator
+from mhrl.engine import Engine, NonFiniteLossError, StepResult
+from mhrl.objectives import Objective
+
+OnNonfinite = Literal["error", "skip"]
+
+
+@final
+class Learner:
+    """One gradient update at a time.
+
+    Args:
+        objective: whose losses are minimised.
+        engine: takes the step.
+        aggregator: says which losses are active.
+        on_nonfinite: `error` stops at the first loss that is NaN or infinite; `skip` leaves that update out and
+            counts it. Either way parameters, optimizer and target stay as they were.
+
+    Attributes:
+        updates: gradient updates so far, skipped ones included.
+        skipped_updates: those left out.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        engine: Engine,
+        aggregator: BackwardAggregator,
+        on_nonfinite: OnNonfinite = "error",
+    ) -> None:
+        if on_nonfinite not in ("error", "skip"):
+            raise ValueError(f"on_nonfinite is {on_nonfinite!r}: error or skip is expected")
+        self.objective = objective
+        self.engine = engine
+        self.aggregator = aggregator
+        self.on_nonfinite = on_nonfinite
+        self.updates = 0
+        self.skipped_updates = 0
+        self._latest: dict[str, Tensor] = {}
+        self._result: StepResult | None = None
+
+    def update(self, batch: TensorDictBase, frames: int = 0, *, statistics: bool = False) -> None:
+        """One update on `batch` `[B]` or `[B, T]`.
+
+        Args:
+            batch: rows from replay.
+            frames: env transitions so far, for schedules and messages.
+            statistics: measure the rows at the trunk's output in this update.
+
+        Raises:
+            NonFiniteLossError: naming the losses, the update and the first entry of the batch that is not finite.
+        """
+        active = self.aggregator.active(self.objective.due(self.updates), frames)
+        if active:
+            try:
+                result = self.engine.step(batch, active, statistics=statistics)
+            except NonFiniteLossError as error:
+                if self.on_nonfinite == "error":
+                    origin = first_nonfinite(batch) or "none: look at the network's parameters and the loss itself"
+                    where = f"update {self.updates}, {frames} frames; first non-finite entry of the batch: {origin}"
+                    raise NonFiniteLossError(f"{error} ({where})") from None
+                self.skipped_updates += 1
+                self.updates += 1
+                return
+            self._latest.update(result.losses.items())
+            self._result = result
+        self.updates += 1
+        self.objective.update_target(self.updates)
+
+    def report(self) -> dict[str, float]:
+        """Metrics of the latest update by name; a loss keeps its last value while it is not computed."""
+        metrics: dict[str, Tensor | float] = {f"loss/{name}": loss for name, loss in self._latest.items()}
+        metrics |= {f"loss_weight/{name}": self.aggregator.weight(name) for name in self._latest}
+        if self._result is not None:
+            metrics |= self.objective.summary(self._result.metrics)
+            metrics |= self._result.statistics
+            metrics["grad/norm"] = self._result.grad_norm
+        if self.on_nonfinite == "skip":
+            metrics["skipped_updates"] = self.skipped_updates
+        return {name: float(value) for name, value in metrics.items()}
+
+
+def first_nonfinite(batch: TensorDictBase) -> str | None:
+    """Name and first row of the first floating-point entry of `batch` that holds NaN or infinity."""
+    for key, entry in batch.items(include_nested=True, leaves_only=True):
+        if entry.is_floating_point() and not torch.isfinite(entry).all():
+            row = int((~torch.isfinite(entry)).reshape(len(entry), -1).any(1).nonzero()[0])
+            return f"{key if isinstance(key, str) else '/'.join(key)} in row {row}"
+    return None

@@ -1,0 +1,65 @@
+"""What every objective is: named losses, and what each of them trains, as data."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from mhrl.aggregators import BackwardAggregator
+
+
+class Objective(nn.Module, ABC):
+    """Losses of a batch, by name.
+
+    Args:
+        aggregator: hands each loss its row of the features (`fan_out`); it differentiates them elsewhere.
+    """
+
+    network: nn.Module
+    """The online network: what the optimizer trains."""
+
+    aggregator: BackwardAggregator
+
+    routes: Mapping[str, tuple[str, ...]]
+    """`{loss: modules}`: the network's modules whose parameters a loss trains; all others it leaves alone."""
+
+    row_of: Mapping[str, str]
+    """`{loss: row}`: through which alias of the features each loss reads the trunk."""
+
+    def __init__(self, aggregator: BackwardAggregator) -> None:
+        super().__init__()
+        self.aggregator = aggregator
+
+    def rows(self, active: Iterable[str]) -> tuple[str, ...]:
+        """The rows of the active losses, in order, each once."""
+        return tuple(dict.fromkeys(self.row_of[loss] for loss in active))
+
+    @abstractmethod
+    def due(self, updates: int) -> tuple[str, ...]:
+        """The losses that update number `updates` (from 0) computes."""
+
+    @abstractmethod
+    def losses(self, batch: TensorDictBase, active: Iterable[str] | None = None) -> tuple[TensorDict, TensorDict]:
+        """Compute the active losses (all, if None).
+
+        Args:
+            batch: `[B]` or `[B, T]`.
+            active: names of losses; the others are not computed and leave no trace.
+
+        Returns:
+            Scalar losses that require grad, by name; and detached metrics, not reduced (reducing what nobody
+            logs would cost).
+        """
+
+    @abstractmethod
+    def summary(self, metrics: TensorDictBase) -> dict[str, Tensor]:
+        """Reduce `losses`' metrics to the scalars that are logged, by metric name."""
+
+    @abstractmethod
+    def update_target(self, updates: int) -> None:
+        """Move the target network after update number `updates` (from 1), if it is due."""
+
+    def process_rollout(self, rollout: TensorDictBase) -> TensorDictBase:
+        """What enters replay for a rollout `[T, N]`: the rollout itself."""
+        return rollout

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+from torch import nn
+
+from mhrl.heads import DeterministicHead
+
+
+def saturated(head, value):
+    """Make the head's output before tanh `value` whatever it reads."""
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    nn.init.constant_(head.body[-1].bias, value)
+    return head
+
+
+def box(low, high, dtype=np.float32):
+    return Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize(("raw", "right"), [(-100.0, [-1, 0]), (0.0, [1, 0.25]), (100.0, [3, 0.5])])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a03_tanh_is_mapped_to_each_dimension_of_the_box(raw, right, dtype):
+    head = saturated(DeterministicHead(3, box([-1, 0], [3, 0.5], dtype), [4]), raw)
+    action = head(torch.randn(5, 3))
+    assert action.dtype == torch.float32
+    torch.testing.assert_close(action, torch.tensor(right, dtype=torch.float32).expand(5, 2))
+
+
+def test_a03_zero_width_dimension_is_constant_and_passes_no_gradient():
+    torch.manual_seed(0)
+    head = DeterministicHead(3, box([-1, 2], [1, 2]), [4])
+    action = head(torch.randn(6, 3))
+    assert (action[:, 1] == 2.0).all()
+    action[:, 1].sum().backward()
+    assert all((p.grad == 0).all() for p in head.parameters())
+
+
+def test_a03_huge_bounds_stay_finite():
+    head = saturated(DeterministicHead(3, box([-1.6e38], [1.6e38]), [4]), 100.0)
+    assert head(torch.zeros(1, 3)).item() == pytest.approx(1.6e38, rel=1e-6)
+
+
+def test_output_is_tanh_of_the_layers_times_half_range_plus_center():
+    torch.manual_seed(0)
+    head, x = DeterministicHead(3, box([-1, 0], [3, 0.5]), [4], layer_norm=True, activation="elu"), torch.randn(2, 5, 3)
+    right = torch.tanh(head.body(x)) * torch.tensor([2.0, 0.25]) + torch.tensor([1.0, 0.25])
+    torch.testing.assert_close(head(x), right)
+    assert [type(layer).__name__ for layer in head.body] == ["Linear", "LayerNorm", "ELU", "Linear"]
+
+
+def test_bounds_are_of_the_space_not_of_the_checkpoint():
+    head = DeterministicHead(3, box([-1], [1]), [4])
+    assert list(head.state_dict()) == ["body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias"]

@@ -1,0 +1,224 @@
+import pytest
+import torch
+from gymnasium.spaces import Box
+from tensordict import TensorDict
+from torch import nn
+
+from mhrl.aggregators import WeightedSum
+from mhrl.collector import Collector
+from mhrl.engine import EagerEngine, NonFiniteLossError
+from mhrl.envs import action_leaves, make_factory, make_vector_env, observation_leaves
+from mhrl.envs.probe import ConstObs
+from mhrl.heads import CriticHead, DeterministicHead
+from mhrl.learner import Learner, first_nonfinite
+from mhrl.network import GreedyPolicy, HeadSpec, Network
+from mhrl.objectives import DDPG
+from mhrl.replay import UniformReplay
+from mhrl.trunks import IdentityTrunk
+
+
+def rows():
+    torch.manual_seed(1)
+    return TensorDict({"x": torch.randn(8, 3)}, [8])
+
+
+def learner_of(objective, optimizer=None, **options):
+    optimizer = optimizer or torch.optim.SGD(objective.parameters(), 0.1)
+    engine = EagerEngine(objective, objective.aggregator, optimizer)
+    return Learner(objective, engine, objective.aggregator, **options)
+
+
+def parameters(objective):
+    return [p.detach().clone() for p in objective.parameters()]
+
+
+class ConstantCritic(CriticHead):
+    """One weight: the same value everywhere."""
+
+    def __init__(self, space):
+        super().__init__(1, space)
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features, action):
+        return self.weight + 0 * (features.sum(-1) + action.sum(-1))
+
+
+# 3.571 = 1 / (1 - 0.9 * 4 / 5): one row in five has no future. Truncation taken for an end would give it too.
+@pytest.mark.parametrize(("end", "right"), [("truncated", 10.0), ("terminated", 1 / 0.28)])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a01_a_constant_critic_converges_to_the_fixed_point(end, right, num_envs):
+    env = make_vector_env(make_factory(ConstObs, {"length": 5, "end": end}), num_envs)
+    leaves = {
+        "observation_leaves": observation_leaves(env.single_observation_space),
+        "action_leaves": action_leaves(env.single_action_space),
+    }
+    trunk = IdentityTrunk({leaf.key: leaf.space for leaf in leaves["observation_leaves"]})
+    box = Box(-1, 1, (1,))
+    critic = ConstantCritic(box)
+    heads = {"actor": DeterministicHead(1, box, [2]), "value": critic}
+    specs = {"actor": HeadSpec("action", (0,)), "value": HeadSpec("", ())}
+    network = Network(trunk, heads, specs, leaves["action_leaves"])
+    objective = DDPG(network, WeightedSum(), gamma=0.9, tau=1.0)
+    learner = learner_of(objective, torch.optim.SGD(network.parameters(), 0.25))
+    replay = UniformReplay(1000, 256, num_envs, seed=0)
+    options = {"seeds": list(range(num_envs)), "warmup_seed": 0, "learning_starts": 200, "total_frames": 400}
+    collector = Collector(env, GreedyPolicy(network), **leaves, **options)
+    for rollout in collector:
+        replay.extend(objective.process_rollout(rollout))
+    collector.close()
+    assert len(replay) == 400
+    for batch in replay.batches(400):
+        learner.update(batch)
+    assert learner.updates == 400
+    assert critic.weight.item() == pytest.approx(right, abs=0.3)
+
+
+def test_updates_follow_policy_delay_and_move_the_target_once_each(make_network, make_batch):
+    network = make_network()
+    objective = DDPG(network, WeightedSum(), policy_delay=2, tau=0.5)
+    learner, batch = learner_of(objective), make_batch(network)
+    actor, critic = network.head("arm").body[0], network.head("value").body[0]
+    for update in range(4):
+        target = objective.target.head("value").body[0].weight.clone()
+        before = actor.weight.detach().clone(), critic.weight.detach().clone()
+        learner.update(batch)
+        assert torch.equal(before[0], actor.weight) == (update % 2 == 0)
+        assert not torch.equal(before[1], critic.weight)
+        expected = target + 0.5 * (critic.weight.detach() - target)
+        torch.testing.assert_close(objective.target.head("value").body[0].weight, expected)
+    assert learner.updates == 4
+
+
+def test_a07_one_target_update_for_each_optimizer_step(make_toy):
+    objective = make_toy()
+    learner = learner_of(objective)
+    for _ in range(3):
+        learner.update(rows())
+    assert objective.target_updates == [1, 2, 3]
+
+
+def test_b03_error_names_loss_update_frames_and_the_first_bad_entry(make_network, make_batch):
+    network = make_network()
+    objective = DDPG(network, WeightedSum(), tau=0.5)
+    learner, batch = learner_of(objective, torch.optim.Adam(network.parameters(), 0.1)), make_batch(network)
+    learner.update(batch, frames=99)
+    before, target = parameters(objective), [t.clone() for t in objective.target.state_dict().values()]
+    batch["next", "reward"][3] = float("nan")
+    batch["next", "reward"][5] = float("nan")
+    with pytest.raises(NonFiniteLossError) as error:
+        learner.update(batch, frames=100)
+    message = str(error.value)
+    for part in ("loss 'value' is nan", "update 1", "100 frames", "next/reward in row 3"):
+        assert part in message
+    assert "loss 'arm'" not in message
+    assert all(torch.equal(*pair) for pair in zip(before, parameters(objective), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(target, objective.target.state_dict().values(), strict=True))
+    assert learner.updates == 1
+
+
+def test_b03_when_the_batch_is_finite_the_message_says_so(make_toy):
+    objective = make_toy(b=float("nan"))
+    with pytest.raises(NonFiniteLossError, match=r"loss 'b' is nan .*first non-finite entry of the batch: none"):
+        learner_of(objective).update(rows())
+
+
+def test_b03_skip_leaves_the_update_out_and_counts_it(make_toy):
+    objective = make_toy()
+    learner = learner_of(objective, torch.optim.Adam(objective.parameters(), 0.1), on_nonfinite="skip")
+    learner.update(rows())
+    before = parameters(objective)
+    objective.poison["b"] = float("inf")
+    learner.update(rows())
+    learner.update(rows())
+    assert all(torch.equal(*pair) for pair in zip(before, parameters(objective), strict=True))
+    assert (learner.updates, learner.skipped_updates, objective.target_updates) == (3, 2, [1])
+    assert learner.report()["skipped_updates"] == 2
+    objective.poison.clear()
+    learner.update(rows())
+    assert not torch.equal(before[0], parameters(objective)[0])
+    assert (learner.updates, learner.skipped_updates, objective.target_updates) == (4, 2, [1, 4])
+
+
+def test_b03_weight_zero_is_a_run_without_the_loss(make_network, make_batch):
+    # An arm of weight 0 whose output is NaN would poison the joint action, so the bad value is in its loss only.
+    results = []
+    for poison in (1.0, float("nan")):
+        network = make_network()
+        objective = DDPG(network, WeightedSum({"arm": 0.0}))
+        network.head("arm").body[0].bias.register_hook(lambda gradient, factor=poison: gradient * factor)
+        learner, batch = learner_of(objective, torch.optim.Adam(network.parameters(), 0.1)), make_batch(network)
+        for _ in range(5):
+            learner.update(batch)
+        results.append(parameters(objective))
+        assert set(learner.report()) >= {"loss/gripper", "loss/value"} and "loss/arm" not in learner.report()
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+def test_every_loss_dropped_still_counts_and_trains_nothing(make_toy):
+    objective = make_toy(WeightedSum(0.0))
+    learner, before = learner_of(objective), parameters(objective)
+    learner.update(rows())
+    assert all(torch.equal(*pair) for pair in zip(before, parameters(objective), strict=True))
+    assert learner.updates == 1 and learner.report() == {}
+
+
+@pytest.mark.parametrize("mode", ["ignore", None, ""])
+def test_unknown_mode_is_refused(make_toy, mode):
+    with pytest.raises(ValueError, match=r"on_nonfinite is"):
+        learner_of(make_toy(), on_nonfinite=mode)
+
+
+def test_report_names_losses_weights_and_the_norm(make_toy):
+    objective = make_toy(WeightedSum({"a": 0.3, "b": 2.0}))
+    learner, batch = learner_of(objective), rows()
+    assert learner.report() == {}
+    network = objective.network
+    right = network["b"](network["trunk"](batch["x"])).square().mean().item()
+    learner.update(batch, statistics=True)
+    report = learner.report()
+    assert {name for name in report if not name.startswith("trunk/")} == {
+        "loss/a",
+        "loss/b",
+        "loss_weight/a",
+        "loss_weight/b",
+        "grad/norm",
+    }
+    assert report["loss/b"] == pytest.approx(right) and report["loss_weight/b"] == 2.0
+    assert {"trunk/grad_norm/a", "trunk/grad_cos/a__b"} < report.keys()
+    assert all(type(value) is float for value in report.values())
+
+
+def test_a_loss_keeps_its_last_value_while_it_is_delayed(make_network, make_batch):
+    network = make_network()
+    learner, batch = learner_of(DDPG(network, WeightedSum(), policy_delay=2)), make_batch(network)
+    learner.update(batch)
+    assert "loss/arm" not in learner.report()
+    learner.update(batch)
+    kept = learner.report()["loss/arm"]
+    learner.update(batch)
+    assert learner.report()["loss/arm"] == kept
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3)])
+def test_batches_with_and_without_time(make_network, make_batch, shape):
+    network = make_network()
+    learner = learner_of(DDPG(network, WeightedSum()))
+    learner.update(make_batch(network, *shape), statistics=True)
+    assert all(torch.isfinite(torch.tensor(value)) for value in learner.report().values())
+
+
+def test_first_nonfinite_finds_key_and_row():
+    batch = TensorDict(
+        {
+            "index": torch.arange(4),
+            "flag": torch.zeros(4, 1, dtype=torch.bool),
+            "weight": torch.ones(4),
+            "next": {"obs": torch.zeros(4, 2, 3)},
+        },
+        [4],
+    )
+    assert first_nonfinite(batch) is None
+    batch["next", "obs"][3, 0, 1] = float("-inf")
+    assert first_nonfinite(batch) == "next/obs in row 3"
+    batch["weight"][2] = float("nan")  # of the batch's own shape
+    assert first_nonfinite(batch) == "weight in row 2"
