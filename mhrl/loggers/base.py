@@ -1,0 +1,158 @@
+"""What a run tells the world, and the fan-out that keeps one broken listener from ending the run."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+Row = Mapping[str, int | float]
+
+_log = logging.getLogger("mhrl")
+
+
+@dataclass(frozen=True)
+class HeadRow:
+    """One line of the start-up table of heads.
+
+    Attributes:
+        name: The head's name.
+        kind: Its kind, as in `configs/head/`.
+        covers: What it decides (a leaf, some dimensions of it, or a branch), for people.
+        reads: Its input keys, for people.
+        lr: The learning rate of its own parameters.
+    """
+
+    name: str
+    kind: str
+    covers: str
+    reads: str
+    lr: float
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """One line of the start-up table of losses.
+
+    Attributes:
+        name: The loss's name.
+        trains: The modules it trains.
+        weight: The factor on the whole loss.
+        trunk_factor: The further factor on its row, on the trunk only; None when no trunk parameters are shared.
+        row: The row through which it reads the features.
+    """
+
+    name: str
+    trains: tuple[str, ...]
+    weight: float
+    trunk_factor: float | None
+    row: str
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known before the first env step. `wandb` is a sentence: the mode and why."""
+
+    version: str
+    experiment: str
+    env: str
+    seed: int
+    device: str
+    total_frames: int
+    wandb: str
+    run_dir: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    heads: tuple[HeadRow, ...] = ()
+    losses: tuple[LossRow, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `status` is finished, interrupted or failed; `seconds` is wall-clock time."""
+
+    status: str
+    frames: int
+    updates: int
+    seconds: float
+    best_return: float | None = None
+    best_frames: int | None = None
+    next_commands: tuple[str, ...] = ()
+
+
+class Logger(ABC):
+    """A listener of one run: `start` once, `log` per row, `finish` once.
+
+    A row holds `frames` (env transitions) and `updates` (gradient updates), both int, and metrics such as
+    `eval/return_mean` or `loss/value`; all values are plain Python numbers.
+    """
+
+    @abstractmethod
+    def start(self, info: RunInfo) -> None:
+        """Opens whatever the listener writes to."""
+
+    @abstractmethod
+    def log(self, row: Row) -> None:
+        """Takes one row."""
+
+    @abstractmethod
+    def finish(self, outcome: Outcome) -> None:
+        """Closes it; may come without a `start`."""
+
+
+@final
+class Loggers(Logger):
+    """Several listeners as one. An exception in one is counted, warned about once, and never ends the run.
+
+    They are finished in reverse order, so the first one given (the console) can still show the others' last words.
+
+    Args:
+        *loggers: The listeners, in the order in which they are started.
+
+    Attributes:
+        errors: How many calls to a listener have failed.
+    """
+
+    def __init__(self, *loggers: Logger) -> None:
+        self.loggers = loggers
+        self.errors = 0
+        self._warned: set[int] = set()
+        self._last_frames = -1
+
+    def start(self, info: RunInfo) -> None:
+        """Starts every listener."""
+        for logger in self.loggers:
+            self._guard(logger, logger.start, info)
+
+    def log(self, row: Row) -> None:
+        """Passes the row to every listener.
+
+        Raises:
+            ValueError: `frames` or `updates` is no int, or `frames` does not exceed the last row's: all axes
+                count env transitions, and each point of an axis is written once.
+        """
+        for key in ("frames", "updates"):
+            if not isinstance(row.get(key), int):
+                raise ValueError(f"a row needs an int '{key}', got {row.get(key)!r}")
+        frames = int(row["frames"])
+        if frames <= self._last_frames:
+            raise ValueError(f"a row at frames={frames} after one at frames={self._last_frames}: frames only grow")
+        self._last_frames = frames
+        for logger in self.loggers:
+            self._guard(logger, logger.log, row)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Finishes every listener, the first one last."""
+        for logger in reversed(self.loggers):
+            self._guard(logger, logger.finish, outcome)
+
+    def _guard(self, logger: Logger, call: Callable[[Any], None], argument: object) -> None:
+        try:
+            call(argument)
+        except Exception as error:
+            self.errors += 1
+            if id(logger) not in self._warned:
+                self._warned.add(id(logger))
+                text = "%s failed, the run goes on without it: %s: %s"
+                _log.warning(text, type(logger).__name__, type(error).__name__, error, exc_info=True)

@@ -1,0 +1,236 @@
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mhrl.loggers import JsonlLogger, Loggers, Outcome, RunInfo, WandbLogger, resolve_mode
+
+ROOT = Path(__file__).parents[2]
+FINISHED = Outcome("finished", frames=200, updates=100, seconds=1.0)
+FAKE_KEY = "0123456789" * 4
+
+
+@pytest.fixture(autouse=True)
+def nobody_logged_in(monkeypatch, tmp_path):
+    """No W&B variables and an empty home: what the machine has must not decide a test."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "home" / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+def make_info(run_dir, seed=0):
+    run_dir.mkdir(exist_ok=True)
+    return RunInfo("0.1.0", "ddpg", "Pendulum-v1", seed, "cpu", 200, "", run_dir, {"seed": seed, "a": {"b": 1}})
+
+
+def inspect(path):
+    """The records of an offline run, as the program `wandb leet` reads them."""
+    command = [str(Path(sys.executable).parent / "wandb"), "leet", "inspect", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, stdin=subprocess.DEVNULL)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+CHILDREN = """
+def children():
+    import os, pathlib
+    stats = [path.read_text() for path in pathlib.Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [stat for stat in stats if stat.rpartition(")")[2].split()[1] == str(os.getpid())]
+"""
+
+
+def children():
+    """The children of this process, a line each."""
+    scope = {}
+    exec(CHILDREN, scope)
+    return [line.split()[0] for line in scope["children"]()]
+
+
+def test_the_explicit_mode_wins(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert resolve_mode("offline") == ("offline", "set by wandb.mode")
+    assert resolve_mode("disabled") == ("disabled", "set by wandb.mode")
+
+
+@pytest.mark.parametrize(
+    ("value", "mode"), [("disabled", "disabled"), ("offline", "offline"), ("online", "online"), ("dryrun", "offline")]
+)
+def test_then_the_variable(monkeypatch, value, mode):
+    monkeypatch.setenv("WANDB_MODE", value)
+    monkeypatch.setenv("WANDB_API_KEY", FAKE_KEY)
+    assert resolve_mode("auto") == (mode, "set by WANDB_MODE")
+
+
+def test_then_a_key_in_the_environment(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", FAKE_KEY)
+    assert resolve_mode("auto") == ("online", "API key found")
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert resolve_mode("auto")[0] == "offline"  # nothing of the first look-up is remembered
+
+
+def test_or_in_netrc(monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.test")
+    (tmp_path / "home" / "netrc").write_text(f"machine wandb.test\n login user\n password {FAKE_KEY}\n")
+    assert resolve_mode("auto") == ("online", "API key found")
+
+
+def test_else_offline_and_a_bad_key_is_named(monkeypatch):
+    assert resolve_mode("auto") == ("offline", "no API key found; `wandb login` adds one")
+    monkeypatch.setenv("WANDB_API_KEY", "short")
+    mode, reason = resolve_mode("auto")
+    assert mode == "offline"
+    assert "WANDB_API_KEY invalid" in reason
+
+
+def test_other_values_are_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"wandb\.mode='of' is not one of auto, online, offline, disabled"):
+        resolve_mode("of")
+    monkeypatch.setenv("WANDB_MODE", "maybe")
+    with pytest.raises(ValueError, match="WANDB_MODE='maybe' is not one of online, offline, disabled"):
+        resolve_mode("auto")
+
+
+def test_f01_offline_leaves_one_run_and_no_child(tmp_path, capfd):
+    environment, before = dict(os.environ), children()
+    wandb, run_dir = WandbLogger("offline", tags=["t"]), tmp_path / "run"
+    loggers = Loggers(JsonlLogger(), wandb)
+    loggers.start(make_info(run_dir))
+    for i in range(1, 6):
+        loggers.log({"frames": 40 * i, "updates": 20 * i, "loss/value": 0.125 * i, "eval/return_mean": -100.5 * i})
+    loggers.finish(FINISHED)
+
+    assert loggers.errors == 0
+    assert dict(os.environ) == environment
+    assert children() == before
+    assert capfd.readouterr() == ("", "")
+    (run,) = (tmp_path / "outputs" / "wandb").glob("*run-*-*")
+    assert run.name.startswith("offline-run-") and run.name.endswith(wandb.run_id)
+    records = inspect(run)
+    rows = [record["history"]["item"] for record in records if record["type"] == "history"]
+    rows = [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]
+    assert rows == [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert rows[2] == {"frames": 120, "updates": 60, "loss/value": 0.375, "eval/return_mean": -301.5}
+    described = next(record["run"] for record in records if record["type"] == "run")
+    config = {key: value for key, value in described["config"]["update"].items() if key != "_wandb"}
+    assert config == {"seed": 0, "a": {"b": 1}}
+    assert described["display_name"] == "run"
+    axis = [record["metric"].get("step_metric") for record in records if record["type"] == "metric"]
+    assert axis == [None, "frames"]
+    assert records[-1]["exit"]["exit_code"] == 0
+
+
+def test_e04_two_runs_in_one_process_have_two_ids_and_their_own_config(tmp_path):
+    ids = []
+    for seed, status in ((0, "failed"), (1, "finished")):
+        wandb = WandbLogger("offline")
+        wandb.start(make_info(tmp_path / f"run{seed}", seed))
+        wandb.log({"frames": 10, "updates": 0})
+        wandb.finish(Outcome(status, 10, 0, 1.0))
+        ids.append(wandb.run_id)
+    assert ids[0] != ids[1]
+    for seed, exit_code in ((0, 1), (1, 0)):
+        (run,) = (tmp_path / "outputs" / "wandb").glob(f"offline-run-*-{ids[seed]}")
+        records = inspect(run)
+        described = next(record["run"] for record in records if record["type"] == "run")
+        assert described["config"]["update"]["seed"] == seed
+        assert records[-1]["exit"].get("exit_code", 0) == exit_code
+
+
+def test_a_resumed_run_keeps_its_id(tmp_path):
+    wandb = WandbLogger("offline", run_id="abcd1234")
+    wandb.start(make_info(tmp_path / "run"))
+    wandb.finish(FINISHED)
+    assert wandb.run_id == "abcd1234"
+    assert len(list((tmp_path / "outputs" / "wandb").glob("offline-run-*-abcd1234"))) == 1
+
+
+def test_f01_disabled_never_imports_wandb(tmp_path):
+    script = """
+import sys
+sys.modules["wandb"] = None  # any import of it fails
+from pathlib import Path
+from mhrl.loggers import Loggers, Outcome, RunInfo, WandbLogger, resolve_mode
+assert resolve_mode("auto") == ("disabled", "wandb cannot be imported")
+wandb = WandbLogger("disabled")
+loggers = Loggers(wandb)
+loggers.start(RunInfo("0", "ddpg", "e", 0, "cpu", 1, "", Path(".")))
+loggers.log({"frames": 1, "updates": 0})
+loggers.finish(Outcome("finished", 1, 0, 1.0))
+assert (loggers.errors, wandb.run_id) == (0, None)
+assert "torch" not in sys.modules
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("key", [FAKE_KEY, None], ids=["no network", "no key"])
+def test_f01_online_without_network_falls_back(tmp_path, key):
+    script = """
+import logging, sys
+from pathlib import Path
+from mhrl.loggers import Loggers, Outcome, RunInfo, WandbLogger
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+wandb = WandbLogger("online", init_timeout=4)
+loggers = Loggers(wandb)
+loggers.start(RunInfo("0", "ddpg", "e", 0, "cpu", 1, "", Path(".")))
+loggers.log({"frames": 1, "updates": 0})
+loggers.finish(Outcome("finished", 1, 0, 1.0))
+print(wandb.mode, loggers.errors, children())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    if key:
+        environment["WANDB_API_KEY"] = key
+    began = time.monotonic()
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, CHILDREN + script]  # stdin closed
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert time.monotonic() - began < 14  # init_timeout and what the rest may take
+    assert done.stderr == ""
+    warning, last = done.stdout.splitlines()
+    assert warning.startswith("W&B did not start online, the run is logged offline: ")
+    assert ("no API key found" in warning) is (key is None)
+    assert last == "offline 0 []"
+    (run,) = (tmp_path / "outputs" / "wandb").glob("*run-*-*")  # nothing is left of the attempt
+    assert run.name.startswith("offline-run-")
+
+
+def test_another_run_of_the_user_is_left_alone(tmp_path):
+    import wandb
+
+    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
+    (tmp_path / "mine").mkdir()
+    with wandb.init(mode="offline", dir="mine", settings=settings) as mine:
+        logger = WandbLogger("offline")
+        logger.start(make_info(tmp_path / "run"))
+        logger.log({"frames": 10, "updates": 0})
+        logger.finish(FINISHED)
+        assert logger.run_id != mine.id
+        mine.log({"x": 1})
+    wandb.teardown()
+    (theirs,) = (tmp_path / "mine" / "wandb").glob("offline-run-*")
+    assert [r["history"]["item"]["x"] for r in inspect(theirs) if r["type"] == "history"] == [1]
+
+
+def test_an_upload_that_does_not_end_is_left_for_later(tmp_path, caplog):
+    class Run:
+        dir = "outputs/wandb/run-1-abc/files"
+
+        def finish(self, exit_code):
+            raise TimeoutError
+
+    logger = WandbLogger("offline")
+    logger.start(make_info(tmp_path / "run"))
+    logger._run.finish()
+    logger._run = Run()
+    with caplog.at_level(logging.WARNING, "mhrl"):
+        logger.finish(FINISHED)
+    assert "`wandb sync outputs/wandb/run-1-abc` sends the rest" in caplog.text
