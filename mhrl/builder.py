@@ -1,0 +1,132 @@
+"""Builds the nouns of a run from a resolved config; the only place that calls `_target_`s."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from gymnasium.spaces import Box
+from hydra.utils import get_object, instantiate
+
+from mhrl.aggregators import BackwardAggregator
+from mhrl.config import ConfigError, check_arguments
+from mhrl.engine import EagerEngine, Engine
+from mhrl.envs import Leaf, make_factory
+from mhrl.envs.vector import Factory
+from mhrl.exploration import GaussianNoise
+from mhrl.heads import ActionHead, CriticHead
+from mhrl.network import VALUE, HeadSpec, Network
+from mhrl.objectives import Objective
+from mhrl.replay import UniformReplay
+from mhrl.resolve import HEAD_FIELDS
+from mhrl.trunks import IdentityTrunk, Trunk
+
+Config = Mapping[str, Any]
+
+
+def build(node: Config, where: str, skip: Sequence[str] = (), **injected: Any) -> Any:  # noqa: ANN401
+    """Check and call the `_target_` of `node`.
+
+    Args:
+        node: `_target_` and its arguments.
+        where: the node's key, for messages.
+        skip: fields of `node` that are not arguments.
+        injected: arguments that are passed beside those of `node`.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    node = {key: value for key, value in node.items() if key not in skip}
+    check_arguments(node, where, injected)
+    target = get_object(node["_target_"])
+    arguments = instantiate({k: v for k, v in node.items() if k != "_target_"}, _convert_="all") | injected
+    try:
+        return target(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def build_env_factory(env: Config) -> Factory:
+    """The factory of one canonical env: `_target_` with its sibling fields and the entries of `kwargs`."""
+    arguments = {k: v for k, v in env.items() if k not in ("_target_", "kwargs", "vectorization_mode")}
+    node = {"_target_": env.get("_target_"), **arguments, **(env.get("kwargs") or {})}
+    if node["_target_"] is None:
+        raise ConfigError("env has no _target_: a callable that returns a gymnasium.Env is expected")
+    check_arguments(node, "env")
+    return make_factory(get_object(node.pop("_target_")), node)
+
+
+def build_trunk(config: Config, observations: Sequence[Leaf]) -> Trunk:
+    """The trunk over the env's observation leaves."""
+    return build(config["trunk"], "trunk", skip=("lr",), spaces={leaf.key: leaf.space for leaf in observations})
+
+
+def build_network(config: Config, trunk: Trunk, actions: Sequence[Leaf]) -> Network:
+    """The network of a resolved config: the trunk, and its heads at their places."""
+    (leaf,) = actions
+    low, high = leaf.box.low.reshape(-1), leaf.box.high.reshape(-1)
+    sizes = {"features": trunk.out_features, "observation": IdentityTrunk(trunk.spaces).out_features}
+    heads, specs = {}, {}
+    for name, head in config["heads"].items():
+        dims = slice(None) if name == VALUE else head["dims"]
+        space = Box(low[dims], high[dims], dtype=leaf.box.low.dtype)
+        in_features = sum(sizes[key] for key in head["in_keys"])
+        heads[name] = build(head, f"heads.{name}", skip=HEAD_FIELDS, in_features=in_features, space=space)
+        expected = CriticHead if name == VALUE else ActionHead
+        if not isinstance(heads[name], expected):
+            raise ConfigError(f"heads.{name}: {head['_target_']} is no {expected.__name__}")
+        specs[name] = HeadSpec(head["leaf"] or "", tuple(head["dims"] or ()), tuple(head["in_keys"]))
+    return Network(trunk, heads, specs, actions)
+
+
+def build_aggregator(config: Config) -> BackwardAggregator:
+    """The aggregator with the losses' static weights, and the factor of every loss and row on the trunk."""
+    losses = config["losses"]
+    trunk_grad = {name: loss["trunk_grad"] for name, loss in losses.items()}
+    acting = {factor for name, factor in trunk_grad.items() if name != VALUE}
+    if len(acting) == 1:  # then the acting losses share one row
+        trunk_grad.setdefault("actor", acting.pop())
+    weights = {name: loss["weight"] for name, loss in losses.items()}
+    return build(config["aggregator"], "aggregator", weights=weights, trunk_grad=trunk_grad)
+
+
+def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimizer:
+    """One optimizer over everything that the objective trains, parameters of equal settings in one group."""
+    default = config["optimizer"]["lr"]
+    rates = {f"head_{name}": head["lr"] for name, head in config["heads"].items()} | {
+        "trunk": config["trunk"].get("lr")
+    }
+    groups: dict[float, list[torch.nn.Parameter]] = {}
+    for name, parameter in objective.network.named_parameters():
+        rate = rates.get(name.split(".")[0])
+        groups.setdefault(default if rate is None else rate, []).append(parameter)
+    for rate in groups:
+        if not isinstance(rate, int | float) or not rate >= 0:
+            raise ConfigError(f"a learning rate is {rate!r}: a number >= 0 is expected")
+    params = [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
+    return build(config["optimizer"], "optimizer", skip=("clip_norm",), params=params)
+
+
+def build_engine(config: Config, objective: Objective, optimizer: torch.optim.Optimizer) -> Engine:
+    """The engine of the config's name."""
+    engines = {"eager": partial(EagerEngine, clip_norm=config["optimizer"].get("clip_norm"))}
+    if config["engine"] not in engines:
+        raise ConfigError(f"engine is {config['engine']!r}: {' or '.join(engines)} is expected")
+    return engines[config["engine"]](objective, objective.aggregator, optimizer)
+
+
+def build_noise(config: Config, network: Network, seed: int) -> GaussianNoise:
+    """Exploration noise: each head's own settings over those of the group."""
+    schedules = {
+        name: build(
+            {**config["exploration"], **(config["heads"][name]["exploration"] or {})}, f"heads.{name}.exploration"
+        )
+        for name in network.acting
+    }
+    return GaussianNoise(network, schedules, seed)
+
+
+def build_replay(config: Config, seed: int) -> UniformReplay:
+    """The replay buffer."""
+    sizes = {"batch_size": config["batch_size"], "num_envs": config["num_envs"]}
+    return build(config["replay"], "replay", **sizes, seed=seed)

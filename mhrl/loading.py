@@ -1,0 +1,85 @@
+"""A trained run, back from its checkpoint: to act with, and to evaluate."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mhrl import builder
+from mhrl.checkpoint import load_checkpoint, load_module
+from mhrl.envs import Leaf, action_leaves, env_seeds, make_vector_env, observation_leaves
+from mhrl.envs.vector import Factory
+from mhrl.evaluator import MAX_ENVS, Evaluation, Evaluator
+from mhrl.network import GreedyPolicy
+from mhrl.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a checkpoint gives back.
+
+    Attributes:
+        config: the run's resolved config.
+        policy: the greedy policy; a TensorDictModule, and `policy.act(observation)` without tensordicts.
+        factory: builds one canonical env of the run's kind.
+        observation_leaves: the env's observation leaves.
+        action_leaves: the env's action leaves.
+    """
+
+    config: Mapping[str, Any]
+    policy: GreedyPolicy
+    factory: Factory
+    observation_leaves: tuple[Leaf, ...]
+    action_leaves: tuple[Leaf, ...]
+
+
+def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
+    """Load a run folder (its `checkpoints/last.pt`) or a checkpoint file, onto the CPU.
+
+    Args:
+        path: a run folder or a checkpoint in one.
+        trust_config: allow `_target_`s from outside mhrl and its libraries; they are code.
+
+    Raises:
+        FileNotFoundError: if `path` is neither.
+        CheckpointError: if the file cannot be read, is not trusted, or does not fit its own config.
+    """
+    folder = RunFolder.open(path)
+    file = Path(path) if Path(path).is_file() else folder.checkpoints / "last.pt"
+    state = load_checkpoint(file, trust_config=trust_config)
+    config = state["config"]
+    torch.set_num_threads(config["threads"])
+    factory = builder.build_env_factory(config["env"])
+    env = factory()
+    try:
+        observations, actions = observation_leaves(env.observation_space), action_leaves(env.action_space)
+    finally:
+        env.close()
+    network = builder.build_network(config, builder.build_trunk(config, observations), actions)
+    load_module(network, state["network"], "network", file)
+    return TrainedRun(config, GreedyPolicy(network), factory, observations, actions)
+
+
+def evaluate_run(
+    path: str | Path, *, episodes: int | None = None, seed: int | None = None, trust_config: bool = False
+) -> Evaluation:
+    """Play greedy episodes of a trained run.
+
+    Args:
+        path: a run folder or a checkpoint in one.
+        episodes: how many; the run's own `eval.episodes` if None.
+        seed: draws the episodes; the run's own if None, which repeats its evaluations exactly.
+        trust_config: see `load_run`.
+    """
+    run = load_run(path, trust_config=trust_config)
+    episodes = run.config["eval"]["episodes"] if episodes is None else episodes
+    env = make_vector_env(run.factory, min(MAX_ENVS, episodes))
+    seeds = env_seeds(run.config["seed"] if seed is None else seed, env.num_envs, "eval")
+    leaves = {"observation_leaves": run.observation_leaves, "action_leaves": run.action_leaves}
+    evaluator = Evaluator(env, run.policy, **leaves, seeds=seeds, episodes=episodes)
+    try:
+        return evaluator.run()
+    finally:
+        evaluator.close()

@@ -1,0 +1,64 @@
+"""What a run says about itself before its first env step."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mhrl
+from mhrl.loggers import HeadRow, LossRow, RunInfo
+from mhrl.network import VALUE, Network
+from mhrl.objectives import Objective
+
+
+def run_info(config: Mapping[str, Any], network: Network, objective: Objective, wandb: str, run_dir: Path) -> RunInfo:
+    """Collect the first block: who acts and judges, which loss trains what, and with which factors.
+
+    Args:
+        config: the resolved config.
+        network: whose heads are shown.
+        objective: whose routes are shown.
+        wandb: the W&B mode and why.
+        run_dir: the run's folder.
+    """
+    trunk = config["trunk"]["_target_"].rsplit(".", 1)[-1]
+    shared = any(True for _ in network.trunk.parameters())
+    notes = []
+    if not shared:
+        notes.append(f"{trunk} has no parameters: the losses meet in no trunk, there is nothing to balance")
+    dropped = [name for name, loss in config["losses"].items() if loss["weight"] == 0]
+    if dropped:
+        notes.append(f"weight 0, not computed: {', '.join(dropped)}")
+    if config["learning_starts"] >= config["total_frames"]:
+        notes.append("learning_starts is not below total_frames: there will be no update")
+    return RunInfo(
+        version=mhrl.__version__,
+        experiment=config["name"],
+        env=str(config["env"].get("id") or config["env"]["_target_"]),
+        seed=config["seed"],
+        device=config["device"],
+        total_frames=config["total_frames"],
+        wandb=wandb,
+        run_dir=run_dir,
+        config=dict(config),
+        heads=tuple(_head_row(name, config, network) for name in network.specs),
+        losses=tuple(
+            LossRow(
+                name=name,
+                trains=modules,
+                weight=config["losses"][name]["weight"],
+                trunk_factor=config["losses"][name]["trunk_grad"] if shared else None,
+                row=objective.row_of[name],
+            )
+            for name, modules in objective.routes.items()
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _head_row(name: str, config: Mapping[str, Any], network: Network) -> HeadRow:
+    """One head's line of the table."""
+    head, leaf = config["heads"][name], network.leaf
+    whole = name == VALUE or head["dims"] == list(range(leaf.box.low.size))
+    covers = "Q(s, a)" if name == VALUE else leaf.name if whole else f"{leaf.name}{head['dims']}"
+    rate = config["optimizer"]["lr"] if head["lr"] is None else head["lr"]
+    return HeadRow(name, head["kind"], covers, " + ".join(head["in_keys"]), rate)
