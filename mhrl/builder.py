@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import torch
 from gymnasium.spaces import Box
+from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 
 from mhrl.aggregators import BackwardAggregator
@@ -22,6 +24,9 @@ from mhrl.resolve import HEAD_FIELDS
 from mhrl.trunks import IdentityTrunk, Trunk
 
 Config = Mapping[str, Any]
+
+INPUT_ERRORS = (ValueError, TypeError, ImportError, gym.error.Error, HydraException)
+"""What building raises where the input is at fault; anything else is a fault of the program."""
 
 
 def build(node: Config, where: str, skip: Sequence[str] = (), **injected: Any) -> Any:  # noqa: ANN401
@@ -92,7 +97,7 @@ def build_aggregator(config: Config) -> BackwardAggregator:
 
 def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimizer:
     """One optimizer over everything that the objective trains, parameters of equal settings in one group."""
-    default = config["optimizer"]["lr"]
+    default = config["optimizer"].get("lr")
     rates = {f"head_{name}": head["lr"] for name, head in config["heads"].items()} | {
         "trunk": config["trunk"].get("lr")
     }
@@ -130,3 +135,13 @@ def build_replay(config: Config, seed: int) -> UniformReplay:
     """The replay buffer."""
     sizes = {"batch_size": config["batch_size"], "num_envs": config["num_envs"]}
     return build(config["replay"], "replay", **sizes, seed=seed)
+
+
+def explain(error: Exception) -> str:
+    """An error of the build phase as one sentence; a missing extra is named."""
+    message = str(error)
+    if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
+        for extra, packages in {"mujoco": ("mujoco",), "box2d": ("box2d", "Box2D")}.items():
+            if any(package in message for package in packages):
+                return f"{message}\nThis env needs an extra: pip install 'mhrl[{extra}]'"
+    return message or type(error).__name__

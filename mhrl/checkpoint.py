@@ -10,10 +10,12 @@ import torch
 from hydra.utils import get_object
 from torch import nn
 
+import mhrl
+
 FORMAT = 1
 """Version of the layout."""
 
-PACKAGES = ("mhrl", "torch", "tensordict", "torchrl", "gymnasium", "numpy")
+PACKAGES = ("torch", "tensordict", "torchrl", "gymnasium", "numpy")
 TRUSTED = ("mhrl", "torch", "torchrl", "gymnasium", "torchjd")
 """Packages whose classes a checkpoint's config may name: a `_target_` is code."""
 
@@ -24,7 +26,7 @@ class CheckpointError(ValueError):
 
 def versions() -> dict[str, str]:
     """Versions of the packages that a checkpoint depends on."""
-    return {name: metadata.version(name) for name in PACKAGES}
+    return {"mhrl": mhrl.__version__, **{name: metadata.version(name) for name in PACKAGES}}
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -75,7 +77,8 @@ def load_checkpoint(path: Path, *, trust_config: bool = False) -> dict[str, Any]
                     f"{path}: {where}={target} is not a class of {', '.join(TRUSTED)}; "
                     "pass trust_config=true if you trust this file"
                 )
-        if ":" in str(state["config"].get("env", {}).get("id", "")):
+        env = state["config"].get("env", {})
+        if ":" in f"{env.get('id')} {(env.get('kwargs') or {}).get('id')}":
             raise CheckpointError(f"{path}: env.id imports a module; pass trust_config=true if you trust this file")
     return state
 

@@ -11,14 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from tensordict import TensorDict
 
-from mhrl.envs import Key, Leaf, conform
-
-# Rewards are stored, and networks compute, in float32: a larger number is an infinity there.
-_FINITE = np.finfo(np.float32).max
-
-
-class NonFiniteError(ValueError):
-    """The env or the policy returned a NaN or an infinity (in float32)."""
+from mhrl.envs import Key, Leaf, check_finite, conform
 
 
 class Policy(Protocol):
@@ -186,12 +179,7 @@ class Collector:
             self._check(self._leaves[i].key, observation[i])
 
     def _check(self, key: Key, values: np.ndarray) -> None:
-        if np.abs(values).max() <= _FINITE:  # False for NaN
-            return
-        bad = ~(np.abs(values) <= _FINITE).reshape(len(values), -1).all(-1)
-        envs = ", ".join(map(str, np.flatnonzero(bad)))
-        name = key if isinstance(key, str) else ".".join(key)
-        raise NonFiniteError(f"non-finite {name} from env {envs} at frames {self.frames}: {values[bad]}")
+        check_finite(values, key if isinstance(key, str) else ".".join(key), f"at frames {self.frames}")
 
 
 class _Rows:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from mhrl.envs import Leaf, conform
+from mhrl.envs import Leaf, check_finite, conform
 from mhrl.network import GreedyPolicy
 
 MAX_ENVS = 10
@@ -67,7 +67,11 @@ class Evaluator:
         self.shares = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
 
     def run(self) -> Evaluation:
-        """Play every env's share of episodes and return their returns and lengths."""
+        """Play every env's share of episodes and return their returns and lengths.
+
+        Raises:
+            NonFiniteError: naming the env whose action or reward is NaN or infinite.
+        """
         count = self.env.num_envs
         returns: list[list[float]] = [[] for _ in range(count)]
         lengths: list[list[int]] = [[] for _ in range(count)]
@@ -78,7 +82,9 @@ class Evaluator:
         while any(len(done) < share for done, share in zip(returns, self.shares, strict=True)):
             action = self.policy.act(self._leaves(observation))[self.action_leaf.key]
             executed = conform(action.cpu().numpy(), self.action_leaf.box)
+            check_finite(executed, "action", "in an evaluation")
             observation, reward, terminated, truncated, _ = self.env.step(executed)
+            check_finite(reward, "reward", "in an evaluation")
             total += reward
             length += 1
             for i in np.flatnonzero(terminated | truncated):

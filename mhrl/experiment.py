@@ -2,7 +2,6 @@
 
 import logging
 import math
-import random
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -11,7 +10,6 @@ from typing import Any, final
 
 import gymnasium as gym
 import numpy as np
-import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -26,6 +24,7 @@ from mhrl.exploration import ExploringPolicy
 from mhrl.learner import Learner
 from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, WandbLogger
 from mhrl.network import GreedyPolicy
+from mhrl.process import resolve_device, set_up_process
 from mhrl.resolve import resolve_heads, resolve_losses
 from mhrl.run_folder import RunFolder
 from mhrl.start_up import run_info
@@ -62,7 +61,6 @@ def run(cfg: DictConfig) -> None:
         raise ConfigError("run_dir names one folder, a sweep makes several runs: leave it out")
     if config["dry_run"]:
         config = dry(config)
-    logging.getLogger("torchrl").setLevel(logging.WARNING)  # it greets on stdout
     Experiment(config, head_kinds()).run()
 
 
@@ -94,18 +92,17 @@ class Experiment:
         self._envs: list[gym.vector.VectorEnv] = []
         try:
             self._build(kinds)
-        except (ValueError, TypeError, ImportError, gym.error.Error) as error:
+        except Exception as error:
             self.close()
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(explain(error)) from error
+            if isinstance(error, builder.INPUT_ERRORS) and not isinstance(error, ConfigError):
+                raise ConfigError(builder.explain(error)) from error
+            raise
 
     def _build(self, kinds: Mapping[str, Any]) -> None:
         """Build every noun; nothing is written and no env is stepped."""
         config = self.config
         seed = config["seed"]
-        torch.set_num_threads(config["threads"])
-        seed_everything(seed)
+        set_up_process(seed, config["threads"])
         noise_seed, replay_seed, warmup_seed = np.random.SeedSequence(seed).generate_state(3).tolist()
 
         self.wandb = WandbLogger(config["wandb"]["mode"], **self._wandb_options())
@@ -266,37 +263,6 @@ class Experiment:
         """Close every env."""
         while self._envs:
             self._envs.pop().close()
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the global generators (network initialisation, and users' envs that draw from them)."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device of the config.
-
-    Raises:
-        ConfigError: if there is no such device here.
-    """
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device={name} is not available: {str(error).splitlines()[0]}") from error
-    return device
-
-
-def explain(error: Exception) -> str:
-    """An error of the build phase as one sentence; a missing extra is named."""
-    message = str(error)
-    if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-        for extra, packages in {"mujoco": ("mujoco",), "box2d": ("box2d", "Box2D")}.items():
-            if any(package in message for package in packages):
-                return f"{message}\nThis env needs an extra: pip install 'mhrl[{extra}]'"
-    return message or type(error).__name__
 
 
 __all__ = ["Experiment", "dry", "run"]

@@ -40,6 +40,7 @@ def mlp(
     *,
     activation: Activation = "relu",
     layer_norm: bool = False,
+    final_init: float | None = None,
 ) -> nn.Module:
     """Build hidden layers of `widths` and, unless `out_features` is None, a linear layer after them.
 
@@ -49,16 +50,19 @@ def mlp(
         out_features: size of a last linear layer without activation.
         activation: one of `ACTIVATIONS`.
         layer_norm: normalise each hidden layer before its activation.
+        final_init: the last layer's weights and biases are drawn uniformly from +- this; None leaves torch's default.
 
     Raises:
-        ValueError: if a width is not positive, the activation is unknown, or there is no layer at all.
+        ValueError: if a width or `final_init` is not positive, the activation is unknown, or there is no layer at all.
     """
+    if final_init is not None and not final_init > 0:
+        raise ValueError(f"final_init is {final_init}: a positive number or null is expected")
     widths = list(widths)
     if any(width < 1 for width in widths) or (not widths and out_features is None):
         raise ValueError(f"widths {widths} must be positive and, without an output layer, not empty")
     activate_last_layer = out_features is None
     sizes = widths[:-1] if activate_last_layer else widths
-    return MLP(
+    network = MLP(
         in_features=in_features,
         out_features=widths[-1] if out_features is None else out_features,
         num_cells=sizes,
@@ -68,3 +72,8 @@ def mlp(
         norm_kwargs=[{"normalized_shape": width} for width in widths] if layer_norm else None,
         activate_last_layer=activate_last_layer,
     )
+    if final_init is not None:
+        *_, last = network.children()
+        for parameter in last.parameters():
+            nn.init.uniform_(parameter, -final_init, final_init)
+    return network

@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from mhrl.aggregators import BackwardAggregator
-from mhrl.engine import Engine, NonFiniteLossError, StepResult
+from mhrl.engine import Engine, NonFiniteLossError
 from mhrl.objectives import Objective
 
 OnNonfinite = Literal["error", "skip"]
@@ -44,8 +44,9 @@ class Learner:
         self.on_nonfinite = on_nonfinite
         self.updates = 0
         self.skipped_updates = 0
-        self._latest: dict[str, Tensor] = {}
-        self._result: StepResult | None = None
+        self._losses: dict[str, Tensor] = {}
+        self._metrics: dict[str, Tensor] = {}
+        self._statistics: dict[str, Tensor] = {}
 
     def update(self, batch: TensorDictBase, frames: int = 0, *, statistics: bool = False) -> None:
         """One update on `batch` `[B]` or `[B, T]`.
@@ -70,19 +71,17 @@ class Learner:
                 self.skipped_updates += 1
                 self.updates += 1
                 return
-            self._latest.update(result.losses.items())
-            self._result = result
+            self._losses |= result.losses.items()
+            self._metrics |= result.metrics.items()
+            self._statistics |= result.statistics | {"grad/norm": result.grad_norm}
         self.updates += 1
         self.objective.update_target(self.updates)
 
     def report(self) -> dict[str, float]:
-        """Metrics of the latest update by name; a loss keeps its last value while it is not computed."""
-        metrics: dict[str, Tensor | float] = {f"loss/{name}": loss for name, loss in self._latest.items()}
-        metrics |= {f"loss_weight/{name}": self.aggregator.weight(name) for name in self._latest}
-        if self._result is not None:
-            metrics |= self.objective.summary(self._result.metrics)
-            metrics |= self._result.statistics
-            metrics["grad/norm"] = self._result.grad_norm
+        """Latest metrics by name; those of a loss that is not computed in every update keep their last value."""
+        metrics: dict[str, Tensor | float] = {f"loss/{name}": loss for name, loss in self._losses.items()}
+        metrics |= {f"loss_weight/{name}": self.aggregator.weight(name) for name in self._losses}
+        metrics |= self.objective.summary(self._metrics) | self._statistics
         if self.on_nonfinite == "skip":
             metrics["skipped_updates"] = self.skipped_updates
         return {name: float(value) for name, value in metrics.items()}

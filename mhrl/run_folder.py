@@ -188,8 +188,7 @@ def _make_unique(root: Path, name: str, seed: int) -> Path:
 
 def _refuse_used(path: Path, given: str) -> None:
     if _holds_run(path):
-        advice = f"continue it with resume={given}, or choose another run_dir"
-        raise FileExistsError(f"run_dir={given} already holds a run: {advice}")
+        raise FileExistsError(f"run_dir={given} already holds a run: choose another run_dir")
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"run_dir={given} is a file: choose another run_dir")
     if path.is_dir() and (names := sorted(entry.name for entry in path.iterdir())):

@@ -42,7 +42,9 @@ def build_network(heads=None, *, trunk="mlp", low=None, high=None, in_keys=None,
         keys = (in_keys or {}).get(name, ("features",))
         size, box = sum(sizes[key] for key in keys), Box(low[list(dims)], high[list(dims)])
         head = QHead if name == "value" else DeterministicHead
-        modules[name] = critic if name == "value" and critic else head(size, box, [6], activation="tanh")
+        modules[name] = (
+            critic if name == "value" and critic else head(size, box, [6], activation="tanh", final_init=None)
+        )
         specs[name] = HeadSpec("action", tuple(dims), keys)
     network = Network(trunk, modules, specs, (Leaf("action", "action", Box(low, high)),))
     return network.double() if double else network

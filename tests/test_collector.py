@@ -6,8 +6,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import TransformObservation
 from tensordict import TensorDict
 
-from mhrl.collector import Collector, NonFiniteError
-from mhrl.envs import action_leaves, env_seeds, make_factory, make_vector_env, observation_leaves
+from mhrl.collector import Collector
+from mhrl.envs import NonFiniteError, action_leaves, env_seeds, make_factory, make_vector_env, observation_leaves
 from mhrl.envs.probe import Bandit, ConstObs, Counter
 
 BOTH = pytest.mark.parametrize("mode", ["sync", "async"])

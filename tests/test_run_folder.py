@@ -75,7 +75,7 @@ def test_an_empty_run_dir_is_used_and_others_are_refused(tmp_path):
     folder = RunFolder.create("mine", "a", 0)
     assert folder.path == tmp_path / "mine"
     folder.write_run_json()
-    with pytest.raises(FileExistsError, match="run_dir=mine already holds a run: continue it with resume=mine"):
+    with pytest.raises(FileExistsError, match="run_dir=mine already holds a run: choose another run_dir"):
         RunFolder.create("mine", "a", 0)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").touch()

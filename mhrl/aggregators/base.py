@@ -72,8 +72,11 @@ class BackwardAggregator(nn.Module, ABC):
         if not features.requires_grad:
             return dict.fromkeys(names, features)
         detached = features.detach()
-        if not self.balances and self.probe is None and set(factors) <= {0.0, 1.0}:  # the plain sum needs no FanOut
-            return {name: features if factor else detached for name, factor in zip(names, factors, strict=True)}
+        if not self.balances and self.probe is None and set(factors) <= {0.0, 1.0}:
+            # The plain sum needs no FanOut. Views, so that each row's gradient is summed before the rows are, as in
+            # FanOut: with two rows the trunk's gradient then has the same bits whether statistics are measured or not.
+            pairs = zip(names, factors, strict=True)
+            return {name: features.view_as(features) if factor else detached for name, factor in pairs}
         aliases = dict.fromkeys(names, detached)
         live = [i for i, factor in enumerate(factors) if factor != 0]
         if live:

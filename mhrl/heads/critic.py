@@ -24,6 +24,7 @@ class QHead(CriticHead):
         widths: hidden layers of this head.
         activation: see `mhrl.layers.ACTIVATIONS`.
         layer_norm: normalise each hidden layer before its activation.
+        final_init: the last layer's weights and biases are drawn uniformly from +- this (section 7 there).
     """
 
     scale: Tensor
@@ -32,14 +33,22 @@ class QHead(CriticHead):
         self,
         in_features: int,
         space: gym.spaces.Box,
-        widths: Sequence[int] = (256, 256),
+        widths: Sequence[int] = (128, 128),
         activation: Activation = "relu",
         layer_norm: bool = False,
+        final_init: float | None = 3e-3,
     ) -> None:
         super().__init__(in_features, space)
         # 1 where the dimension is a constant: there the action equals its centre.
         self.register_buffer("scale", torch.where(self.half_range > 0, self.half_range, 1.0), persistent=False)
-        self.body = mlp(in_features + self.center.numel(), widths, 1, activation=activation, layer_norm=layer_norm)
+        self.body = mlp(
+            in_features + self.center.numel(),
+            widths,
+            1,
+            activation=activation,
+            layer_norm=layer_norm,
+            final_init=final_init,
+        )
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         """Map features `[*, I]` and action `[*, D]` to values `[*]`."""

@@ -5,7 +5,7 @@ from typing import final
 
 import gymnasium as gym
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhrl.functional import to_box
 from mhrl.heads.base import ActionHead
@@ -27,27 +27,26 @@ class DeterministicHead(ActionHead):
         activation: see `mhrl.layers.ACTIVATIONS`.
         layer_norm: normalise each hidden layer before its activation.
         final_init: the last layer's weights and biases are drawn uniformly from +- this.
-
-    Raises:
-        ValueError: if `final_init` is not positive.
     """
 
     def __init__(
         self,
         in_features: int,
         space: gym.spaces.Box,
-        widths: Sequence[int] = (256, 256),
+        widths: Sequence[int] = (128, 128),
         activation: Activation = "relu",
         layer_norm: bool = False,
-        final_init: float = 3e-3,
+        final_init: float | None = 3e-3,
     ) -> None:
         super().__init__(in_features, space)
-        self.body = mlp(in_features, widths, self.center.numel(), activation=activation, layer_norm=layer_norm)
-        if not final_init > 0:
-            raise ValueError(f"final_init is {final_init}: a positive number is expected")
-        *_, last = self.body.children()
-        for parameter in last.parameters():
-            nn.init.uniform_(parameter, -final_init, final_init)
+        self.body = mlp(
+            in_features,
+            widths,
+            self.center.numel(),
+            activation=activation,
+            layer_norm=layer_norm,
+            final_init=final_init,
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features `[*, I]` to the action `[*, D]`."""

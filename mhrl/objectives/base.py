@@ -53,8 +53,8 @@ class Objective(nn.Module, ABC):
         """
 
     @abstractmethod
-    def summary(self, metrics: TensorDictBase) -> dict[str, Tensor]:
-        """Reduce `losses`' metrics to the scalars that are logged, by metric name."""
+    def summary(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Reduce `losses`' metrics (those that are there) to the scalars that are logged, by metric name."""
 
     @abstractmethod
     def update_target(self, updates: int) -> None:

@@ -181,7 +181,7 @@ class DDPG(Objective):
             self.gamma,
         )
 
-    def summary(self, metrics: TensorDictBase) -> dict[str, Tensor]:
+    def summary(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Mean values, and per acting head the mean norm of `dQ/da`."""
         scalars = {
             f"head/{VALUE}/{name}": metrics[name].mean() for name in ("pred_value", "target_value") if name in metrics

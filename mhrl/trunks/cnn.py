@@ -41,7 +41,7 @@ class CNNTrunk(Trunk):
         channels: Sequence[int] = (32, 64, 64),
         kernels: Sequence[int] = (8, 4, 3),
         strides: Sequence[int] = (4, 2, 1),
-        widths: Sequence[int] = (256,),
+        widths: Sequence[int] = (128,),
         activation: Activation = "relu",
         layer_norm: bool = False,
     ) -> None:

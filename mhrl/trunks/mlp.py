@@ -25,7 +25,7 @@ class MLPTrunk(Trunk):
     def __init__(
         self,
         spaces: Mapping[Key, gym.Space],
-        widths: Sequence[int] = (256,),
+        widths: Sequence[int] = (128,),
         activation: Activation = "relu",
         layer_norm: bool = False,
     ) -> None:

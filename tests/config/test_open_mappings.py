@@ -33,5 +33,6 @@ def test_e01_everything_else_stays_closed(override):
 
 
 def test_an_experiment_may_list_heads_and_the_command_line_may_add_fields():
-    config = composed("+experiment=ddpg", "heads.actor.widths=[8]", "heads.value.lr=0.1")
-    assert config.heads.actor == {"kind": "deterministic", "widths": [8]} and config.heads.value == {"lr": 0.1}
+    config = composed("+experiment=ddpg", "heads.actor.widths=[8]", "heads.value.lr=0.1", "heads.new.bins=3")
+    assert config.heads.actor == {"kind": "deterministic", "widths": [8]}
+    assert config.heads.value.lr == 0.1 and config.heads.new == {"bins": 3}

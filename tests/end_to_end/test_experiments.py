@@ -56,26 +56,13 @@ def test_learns_pendulum_on_every_seed(train, experiment, seed):
     assert final_return(train(f"+experiment={experiment}", f"seed={seed}")) >= -200
 
 
-def test_solves_a_one_step_bandit(train):
-    run = train(
-        "+experiment=ddpg_shared_trunk", "env=bandit", "total_frames=2000", "learning_starts=200", "eval.every=2000"
-    )
-    policy = load_run(run.path).policy
-    action = policy.act({"observation": torch.zeros(1, 1)})["action"][0]
-    assert (action - torch.tensor([0.4, -0.3])).abs().max() < 0.1
-
-
-def test_splits_a_box_over_heads_in_any_order(train):
-    run = train(
-        "+experiment=ddpg_shared_trunk",
-        "env=bandit",
-        "total_frames=2000",
-        "learning_starts=200",
-        "eval.every=2000",
-        "heads.actor.dims=[1]",
-        "heads.other.dims=[0]",
-        "heads.other.widths=[64]",
-    )
+@pytest.mark.parametrize(
+    "heads",
+    [(), ("heads.actor.dims=[1]", "heads.other.dims=[0]")],
+    ids=["one head", "a head per dimension, in the other order"],
+)
+def test_solves_a_one_step_bandit(train, heads):
+    run = train("+experiment=ddpg", "env=bandit", "total_frames=1500", "learning_starts=200", *heads)
     policy = load_run(run.path).policy
     action = policy.act({"observation": torch.zeros(1, 1)})["action"][0]
     assert (action - torch.tensor([0.4, -0.3])).abs().max() < 0.1

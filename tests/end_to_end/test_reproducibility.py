@@ -115,3 +115,17 @@ def test_a_weight_of_zero_drops_a_loss(train):
     heads = [key for key in state["network"] if key.startswith("head_actor")]
     assert heads and all(torch.equal(state["network"][key], fresh["network"][key]) for key in heads)
     assert "loss/actor" not in run.rows[-1] and "loss/value" in run.rows[-1]
+
+
+def test_measuring_two_rows_of_several_heads_leaves_training_bit_identical(train):
+    def run(*overrides):
+        base = (
+            "+experiment=ddpg_shared_trunk",
+            *SMALL[1:],
+            "env=bandit",
+            "heads.actor.dims=[0]",
+            "heads.other.dims=[1]",
+        )
+        return comparable(train(*base, *overrides))[1]
+
+    assert same(run("log.every=1000"), run("log.every=1"))

@@ -1,0 +1,163 @@
+"""Everything that the README tells a user to type is run as it stands there."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from mhrl.aggregators import WeightedSum
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+COMMANDS = [line.split("  #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+PYTHON = blocks("python")
+
+
+def test_the_two_lines_stand_there():
+    assert "pip install -e . && python train.py +experiment=ddpg" in COMMANDS
+    assert "pip install -e '.[test]' && pytest" in COMMANDS
+    assert len(README.splitlines()) <= 250
+
+
+def test_the_first_line_trains_ddpg_to_its_return(shell, tmp_path):
+    result = shell("python train.py +experiment=ddpg", timeout=400)
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "outputs/last/metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["frames"] == 10_000
+    assert rows[-1]["eval/return_mean"] >= -200
+
+
+def train_commands():
+    """The README's other `python train.py` commands, without the installs before them."""
+    commands = [re.sub(r"^pip install \S+ \S+ && ", "", command) for command in COMMANDS]
+    return [
+        c for c in commands if "train.py" in c and not c.startswith("pip") and c != "python train.py +experiment=ddpg"
+    ]
+
+
+@pytest.fixture
+def user_files(tmp_path):
+    """The README's own head and env, as files of a user's."""
+    (tmp_path / "my_configs" / "env").mkdir(parents=True)
+    (tmp_path / "my_configs" / "head").mkdir()
+    head = next(block for block in PYTHON if "class LinearHead" in block)
+    (tmp_path / "my_heads.py").write_text(head)
+    reach = next(block for block in PYTHON if "class Reach" in block)
+    (tmp_path / "my_envs.py").write_text(reach)
+    for name in ("env/reach", "head/linear"):
+        target = "my_envs.Reach" if name == "env/reach" else "my_heads.LinearHead"
+        text = next(block for block in blocks("yaml") if target in block)
+        (tmp_path / "my_configs" / f"{name}.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("command", train_commands())
+def test_every_other_training_command_starts(shell, user_files, command, tmp_path):
+    words = [word for word in shlex.split(command) if not word.startswith("PYTHONPATH=")]
+    if "dry_run=true" not in words:
+        words += ["dry_run=true"]
+    result = shell(" ".join(words), PYTHONPATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert "finished" in result.stdout
+
+
+def test_the_ten_lines_run_as_they_stand():
+    block = next(block for block in PYTHON if "fan_out" in block)
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    code = block.split("optimizer = ")[1].splitlines()
+    assert len([line for line in code if line.strip()]) <= 10
+    trunk, heads, x, y = names["trunk"], names["heads"], names["x"], names["y"]
+    assert all(p.grad is not None for p in [*trunk.parameters(), *heads.parameters()])
+    assert set(names["losses"].keys()) == set(y) and x.shape[0] == 64
+
+
+def toy(dtype=torch.float64):
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Linear(8, 16), nn.Tanh()).to(dtype)
+    heads = nn.ModuleDict({name: nn.Linear(16, size) for name, size in (("a", 1), ("b", 2), ("c", 3))}).to(dtype)
+    x, y = (
+        torch.randn(32, 8, dtype=dtype),
+        {name: torch.randn(32, head.out_features, dtype=dtype) for name, head in heads.items()},
+    )
+    return trunk, heads, x, y
+
+
+def gradients(trunk, heads, losses):
+    """Brute force: each loss alone, by name, for the trunk and for every head."""
+    everything = {"trunk": list(trunk.parameters())} | {name: list(head.parameters()) for name, head in heads.items()}
+    return {
+        name: {
+            module: torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+            for module, parameters in everything.items()
+        }
+        for name, loss in losses.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "head_factors", "trunk_factors"),
+    [
+        ({}, {"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}),
+        ({"weights": {"a": 2.0, "b": 0.5}}, {"a": 2, "b": 0.5, "c": 1}, {"a": 2, "b": 0.5, "c": 1}),
+        ({"trunk_grad": 1 / 3}, {"a": 1, "b": 1, "c": 1}, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}),
+        (
+            {"weights": {"a": 2.0}, "trunk_grad": {"a": 0.5, "c": 0.0}},
+            {"a": 2, "b": 1, "c": 1},
+            {"a": 1, "b": 1, "c": 0},
+        ),
+    ],
+    ids=["sum", "weights", "mean", "both"],
+)
+def test_each_head_gets_its_own_gradient_and_the_trunk_the_combination(options, head_factors, trunk_factors):
+    trunk, heads, x, y = toy()
+    features = trunk(x)
+    alone = gradients(trunk, heads, {n: nn.functional.mse_loss(heads[n](features), y[n]) for n in heads})
+
+    aggregator = WeightedSum(**options)
+    rows = aggregator.fan_out(trunk(x), heads)
+    aggregator.backward(TensorDict({n: nn.functional.mse_loss(heads[n](rows[n]), y[n]) for n in heads}))
+
+    for name, head in heads.items():
+        assert all(grad is None for other in heads if other != name for grad in alone[other][name])
+        for parameter, grad in zip(head.parameters(), alone[name][name], strict=True):
+            torch.testing.assert_close(parameter.grad, head_factors[name] * grad, rtol=0, atol=1e-12)
+    for i, parameter in enumerate(trunk.parameters()):
+        right = sum(trunk_factors[name] * alone[name]["trunk"][i] for name in heads)
+        torch.testing.assert_close(parameter.grad, right, rtol=0, atol=1e-12)
+
+
+def test_the_version_with_one_backward_per_head_fails_as_the_readme_says():
+    trunk, heads, x, y = toy()
+    features = trunk(x)
+    losses = [nn.functional.mse_loss(heads[name](features), y[name]) for name in heads]
+    losses[0].backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        losses[1].backward()
+
+    deeper = nn.Linear(16, 16).double()  # a trunk of two layers: the first backward needs the second's weights
+    features = deeper(trunk(x))
+    losses = [nn.functional.mse_loss(heads[name](features), y[name]) for name in heads]
+    optimizer = torch.optim.SGD([*trunk.parameters(), *deeper.parameters()], lr=0.1)
+    losses[0].backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        losses[1].backward()
+
+
+def test_the_library_lines_run(train, monkeypatch, tmp_path):
+    run = train("+experiment=ddpg", "dry_run=true")
+    block = next(block for block in PYTHON if "load_run" in block)
+    names = {}
+    exec(compile(block.replace('"outputs/last"', repr(str(run.path))), "README.md", "exec"), names)
+    assert names["env"].action_space.contains(names["action"])

@@ -1,0 +1,50 @@
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from mhrl.checkpoint import CheckpointError, save_checkpoint
+from mhrl.config import register
+from mhrl.experiment import run
+from mhrl.loading import evaluate_run, load_run
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch, request):
+    monkeypatch.chdir(tmp_path)
+    register()
+    overrides = ["+experiment=ddpg", "dry_run=true", "seed=5", f"run_dir={tmp_path / 'run'}"]
+    with initialize_config_dir(str(request.config.rootpath / "configs"), version_base="1.3"):
+        run(compose("train", overrides=overrides))
+    return tmp_path / "run"
+
+
+def test_a_run_comes_back_from_its_folder_or_from_a_checkpoint(trained):
+    state = torch.load(trained / "checkpoints" / "last.pt", weights_only=True)["network"]
+    for path in (trained, str(trained), trained / "checkpoints" / "best.pt"):
+        loaded = load_run(path)
+        found = loaded.policy.network.state_dict()
+        assert found.keys() == state.keys() and all(torch.equal(found[key], state[key]) for key in state)
+    env = loaded.factory()
+    observation, _ = env.reset(seed=0)
+    action = loaded.policy.act({"observation": torch.from_numpy(observation)})["action"]
+    assert action.shape == (1,) and env.action_space.contains(action.numpy())
+
+
+def test_evaluation_repeats_and_another_seed_differs(trained):
+    first, again, other = (evaluate_run(trained, episodes=3, seed=seed) for seed in (None, 5, 6))
+    assert first == again and len(first.returns) == 3
+    assert first.returns != other.returns
+
+
+def test_a_checkpoint_that_does_not_fit_its_config_is_refused_by_key(trained):
+    path = trained / "checkpoints" / "last.pt"
+    state = torch.load(path, weights_only=True)
+    state["network"].pop("head_actor.body.0.weight")
+    save_checkpoint(path, state)
+    with pytest.raises(CheckpointError, match=r"(?s)last.pt: entry 'network' .*head_actor.body.0.weight"):
+        load_run(trained)
+
+
+def test_neither_run_nor_checkpoint(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing_here does not exist"):
+        load_run(tmp_path / "nothing_here")
