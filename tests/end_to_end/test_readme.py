@@ -48,13 +48,15 @@ def train_commands():
 
 @pytest.fixture
 def user_files(tmp_path):
-    """The README's own head and env, as files of a user's."""
+    """The README's own head and the YAMLs, as files of a user's, and an env of the name that it uses."""
     (tmp_path / "my_configs" / "env").mkdir(parents=True)
     (tmp_path / "my_configs" / "head").mkdir()
     head = next(block for block in PYTHON if "class LinearHead" in block)
     (tmp_path / "my_heads.py").write_text(head)
-    reach = next(block for block in PYTHON if "class Reach" in block)
-    (tmp_path / "my_envs.py").write_text(reach)
+    (tmp_path / "my_envs.py").write_text(
+        "from mhrl.envs.probe import Bandit\n\n\nclass Reach(Bandit):\n    def __init__(self, size):\n"
+        "        super().__init__((0.1 * size, 0.2))\n"
+    )
     for name in ("env/reach", "head/linear"):
         target = "my_envs.Reach" if name == "env/reach" else "my_heads.LinearHead"
         text = next(block for block in blocks("yaml") if target in block)
