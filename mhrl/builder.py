@@ -141,7 +141,7 @@ def explain(error: Exception) -> str:
     """An error of the build phase as one sentence; a missing extra is named."""
     message = str(error)
     if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-        for extra, packages in {"mujoco": ("mujoco",), "box2d": ("box2d", "Box2D")}.items():
+        for extra, packages in {"mujoco": ("mujoco", "imageio"), "box2d": ("box2d", "Box2D", "pygame")}.items():
             if any(package in message for package in packages):
                 return f"{message}\nThis env needs an extra: pip install 'mhrl[{extra}]'"
     return message or type(error).__name__

@@ -1,5 +1,7 @@
 """Training over odd spaces: what is stored, what is refused, what stays finite."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -87,3 +89,21 @@ def test_bad_input_is_refused_by_name_and_leaves_nothing(train, tmp_path, overri
         train("+experiment=ddpg", override)
     assert message in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("experiment", "module", "extra"),
+    [
+        ("ddpg_multi_head", "Box2D", "box2d"),
+        ("ddpg_multi_head", "pygame", "box2d"),
+        ("ddpg_halfcheetah", "mujoco", "mujoco"),
+        ("ddpg_halfcheetah", "imageio", "mujoco"),
+    ],
+)
+def test_a_missing_extra_is_named(train, monkeypatch, experiment, module, extra):
+    for name in list(sys.modules):
+        if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'mhrl\[{extra}\]'"):
+        train(f"+experiment={experiment}", "dry_run=true")
