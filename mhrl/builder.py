@@ -20,7 +20,7 @@ from mhrl.heads import ActionHead, CriticHead
 from mhrl.network import VALUE, HeadSpec, Network
 from mhrl.objectives import Objective
 from mhrl.replay import UniformReplay
-from mhrl.resolve import HEAD_FIELDS
+from mhrl.resolve import HEAD_FIELDS, check_rate
 from mhrl.trunks import IdentityTrunk, Trunk
 
 Config = Mapping[str, Any]
@@ -47,7 +47,7 @@ def build(node: Config, where: str, skip: Sequence[str] = (), **injected: Any) -
     arguments = instantiate({k: v for k, v in node.items() if k != "_target_"}, _convert_="all") | injected
     try:
         return target(**arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
@@ -98,6 +98,10 @@ def build_aggregator(config: Config) -> BackwardAggregator:
 def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimizer:
     """One optimizer over everything that the objective trains, parameters of equal settings in one group."""
     default = config["optimizer"].get("lr")
+    check_rate("trunk.lr", config["trunk"].get("lr"))
+    check_rate("optimizer.lr", default)
+    if default is None:
+        raise ConfigError("optimizer.lr is missing")
     rates = {f"head_{name}": head["lr"] for name, head in config["heads"].items()} | {
         "trunk": config["trunk"].get("lr")
     }
@@ -105,9 +109,6 @@ def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimiz
     for name, parameter in objective.network.named_parameters():
         rate = rates.get(name.split(".")[0])
         groups.setdefault(default if rate is None else rate, []).append(parameter)
-    for rate in groups:
-        if not isinstance(rate, int | float) or not rate >= 0:
-            raise ConfigError(f"a learning rate is {rate!r}: a number >= 0 is expected")
     params = [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
     return build(config["optimizer"], "optimizer", skip=("clip_norm",), params=params)
 

@@ -1,6 +1,8 @@
 """The evaluator: greedy episodes in envs of its own."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, final
@@ -67,22 +69,27 @@ class Evaluator:
         self.shares = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
 
     def run(self) -> Evaluation:
-        """Play every env's share of episodes and return their returns and lengths.
+        """Evaluate in evaluation mode, with the global random generators seeded and put back afterwards.
 
         Raises:
             NonFiniteError: naming the env whose action or reward is NaN or infinite.
         """
+        self.policy.eval()
+        with isolated_generators(self.seeds[0]):
+            return self._play()
+
+    def _play(self) -> Evaluation:
+        """Play every env's share of episodes and return their returns and lengths."""
         count = self.env.num_envs
         returns: list[list[float]] = [[] for _ in range(count)]
         lengths: list[list[int]] = [[] for _ in range(count)]
         total, length = np.zeros(count), np.zeros(count, dtype=int)
         observation, _ = self.env.reset(seed=self.seeds)
-        training = self.policy.training
-        self.policy.eval()
         while any(len(done) < share for done, share in zip(returns, self.shares, strict=True)):
             action = self.policy.act(self._leaves(observation))[self.action_leaf.key]
-            executed = conform(action.cpu().numpy(), self.action_leaf.box)
-            check_finite(executed, "action", "in an evaluation")
+            proposed = action.cpu().numpy()
+            check_finite(proposed, "action", "in an evaluation")
+            executed = conform(proposed, self.action_leaf.box)
             observation, reward, terminated, truncated, _ = self.env.step(executed)
             check_finite(reward, "reward", "in an evaluation")
             total += reward
@@ -92,7 +99,6 @@ class Evaluator:
                     returns[i].append(float(total[i]))
                     lengths[i].append(int(length[i]))
                 total[i], length[i] = 0.0, 0
-        self.policy.train(training)
         return Evaluation(tuple(chain.from_iterable(returns)), tuple(chain.from_iterable(lengths)))
 
     def close(self) -> None:
@@ -104,3 +110,18 @@ class Evaluator:
         if isinstance(observation, dict):
             return {leaf.key: torch.as_tensor(observation[leaf.name]) for leaf in self.observation_leaves}
         return {self.observation_leaves[0].key: torch.as_tensor(observation)}
+
+
+@contextmanager
+def isolated_generators(seed: int) -> Iterator[None]:
+    """Seed the global generators, which users' envs may draw from, and restore them afterwards."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

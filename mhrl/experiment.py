@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -15,14 +16,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from mhrl import builder
-from mhrl.checkpoint import save_checkpoint
+from mhrl.checkpoint import is_trusted, save_checkpoint, targets
 from mhrl.collector import Collector
 from mhrl.config import SCHEMA, ConfigError, check_at_least, check_keys, head_kinds
 from mhrl.envs import action_leaves, env_seeds, make_vector_env, observation_leaves
 from mhrl.evaluator import MAX_ENVS, Evaluator
 from mhrl.exploration import ExploringPolicy
 from mhrl.learner import Learner
-from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, WandbLogger
+from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, WandbLogger, resolve_mode
 from mhrl.network import GreedyPolicy
 from mhrl.process import resolve_device, set_up_process
 from mhrl.resolve import resolve_heads, resolve_losses
@@ -66,6 +67,7 @@ def run(cfg: DictConfig) -> None:
 
 def dry(config: Mapping[str, Any]) -> dict[str, Any]:
     """The smallest run of `config`: one update, one evaluation of one episode, one checkpoint, no W&B."""
+    resolve_mode(config["wandb"]["mode"])  # a run is disabled, a misspelt mode still refused
     count = config["num_envs"]
     small = {"learning_starts": count, "total_frames": 2 * count, "utd_ratio": 1.0 / count}
     small |= {"eval": config["eval"] | {"episodes": 1}, "wandb": config["wandb"] | {"mode": "disabled"}}
@@ -120,7 +122,7 @@ class Experiment:
         config["losses"] = resolve_losses(config["losses"], list(network.specs), trunk.acting_trunk_grad)
         aggregator = builder.build_aggregator(config)
         self.objective = builder.build(config["objective"], "objective", network=network, aggregator=aggregator)
-        self.objective.to(device)
+        self.objective.to(device).eval()  # as it acts; the engine trains it
         self.optimizer = builder.build_optimizer(config, self.objective)
         engine = builder.build_engine(config, self.objective, self.optimizer)
         self.learner = Learner(self.objective, engine, aggregator, config["on_nonfinite"])
@@ -172,19 +174,20 @@ class Experiment:
             _log.error("the run failed at %d frames: %s", self.frames, error, exc_info=True)
             raise
         finally:
-            self.close()
+            # Say how it ended before anything else can fail: closing the envs of a dead worker may.
             seconds = time.monotonic() - start
             updates, commands = self.learner.updates, self._next_commands()
             outcome = Outcome(status, self.frames, updates, seconds, self.best_return, self.best_frames, commands)
             self.loggers.finish(outcome)
             ended = {"status": status, "frames": self.frames, "updates": updates, "seconds": seconds}
             self.folder.update(**ended, logger_errors=self.loggers.errors)
+            self.close()
 
     def _loop(self) -> None:
         """THE loop: nothing here belongs to one algorithm."""
         config = self.config
         utd_ratio = Fraction(config["utd_ratio"]).limit_denominator(1_000_000)
-        clock = (time.monotonic(), 0, 0)
+        clock, before = time.monotonic(), (0, 0)
         for rollout in self.collector:
             previous, self.frames = self.frames, self.collector.frames
             last = self.frames >= config["total_frames"]
@@ -192,23 +195,26 @@ class Experiment:
                 last or self.frames // config[group]["every"] > previous // config[group]["every"]
                 for group in ("log", "eval", "checkpoint")
             )
+            if log:
+                self.learner.measure()
             self.replay.extend(self.objective.process_rollout(rollout))
             owed = math.floor(utd_ratio * max(0, self.frames - config["learning_starts"])) - self.learner.updates
-            for i, batch in enumerate(self.replay.batches(owed)):
-                self.learner.update(batch.to(self.device), self.frames, statistics=log and i == owed - 1)
+            for batch in self.replay.batches(owed):
+                self.learner.update(batch.to(self.device), self.frames)
                 self.replay.update_priority(batch)
             row: dict[str, float] = {}
             if log:
                 row |= self.learner.report() | self._episodes()
-                now = (time.monotonic(), self.frames, self.learner.updates)
-                seconds = max(now[0] - clock[0], 1e-9)
-                row |= {"perf/frames_per_s": (now[1] - clock[1]) / seconds}
-                row |= {"perf/updates_per_s": (now[2] - clock[2]) / seconds}
-                clock = now
+                seconds = max(time.monotonic() - clock, 1e-9)
+                row["perf/frames_per_s"] = (self.frames - before[0]) / seconds
+                row["perf/updates_per_s"] = (self.learner.updates - before[1]) / seconds
+                clock, before = time.monotonic(), (self.frames, self.learner.updates)
+            training = time.monotonic()
             if evaluate:
                 row |= self._evaluate()
             if save:
                 save_checkpoint(self.folder.checkpoints / "last.pt", self.state())
+            clock += time.monotonic() - training  # speed is that of training, without evaluations and checkpoints
             if row:
                 self.loggers.log({"frames": self.frames, "updates": self.learner.updates, **row})
 
@@ -249,9 +255,11 @@ class Experiment:
         folder = self.folder.path
         if folder.is_relative_to(Path.cwd()):
             folder = folder.relative_to(Path.cwd())
-        commands = [f"python scripts/evaluate.py run={folder}"]
+        trusted = all(is_trusted(target) for _, target in targets(self.config))
+        evaluate = f"python scripts/evaluate.py {shlex.quote(f'run={folder}')}"
+        commands = [evaluate if trusted else f"{evaluate} trust_config=true"]
         if self.wandb.mode == "offline":
-            commands.append(f"wandb leet inspect --summary {self.config['wandb']['dir']}/wandb")
+            commands.append(f"wandb leet inspect --summary {shlex.quote(self.config['wandb']['dir'] + '/wandb')}")
         return tuple(commands)
 
     def _own(self, env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
@@ -262,7 +270,12 @@ class Experiment:
     def close(self) -> None:
         """Close every env."""
         while self._envs:
-            self._envs.pop().close()
+            env = self._envs.pop()
+            try:
+                env.close()
+            except Exception as error:  # a worker that died cannot be asked to close
+                _log.warning("an env did not close (%s), its processes are ended", type(error).__name__)
+                env.close(terminate=True)
 
 
 __all__ = ["Experiment", "dry", "run"]

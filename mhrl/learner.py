@@ -47,22 +47,29 @@ class Learner:
         self._losses: dict[str, Tensor] = {}
         self._metrics: dict[str, Tensor] = {}
         self._statistics: dict[str, Tensor] = {}
+        self._grad_norm: Tensor | None = None
+        self._measure = False
 
-    def update(self, batch: TensorDictBase, frames: int = 0, *, statistics: bool = False) -> None:
+    def measure(self) -> None:
+        """Measure the rows at the trunk's output in the next update that computes every loss, for the next report."""
+        self._measure = True
+
+    def update(self, batch: TensorDictBase, frames: int = 0) -> None:
         """One update on `batch` `[B]` or `[B, T]`.
 
         Args:
             batch: rows from replay.
             frames: env transitions so far, for schedules and messages.
-            statistics: measure the rows at the trunk's output in this update.
 
         Raises:
             NonFiniteLossError: naming the losses, the update and the first entry of the batch that is not finite.
         """
         active = self.aggregator.active(self.objective.due(self.updates), frames)
         if active:
+            whole = set(active) == set(self.aggregator.active(self.objective.routes, frames))
+            measured = self._measure and whole
             try:
-                result = self.engine.step(batch, active, statistics=statistics)
+                result = self.engine.step(batch, active, statistics=measured)
             except NonFiniteLossError as error:
                 if self.on_nonfinite == "error":
                     origin = first_nonfinite(batch) or "none: look at the network's parameters and the loss itself"
@@ -73,7 +80,9 @@ class Learner:
                 return
             self._losses |= result.losses.items()
             self._metrics |= result.metrics.items()
-            self._statistics |= result.statistics | {"grad/norm": result.grad_norm}
+            self._grad_norm = result.grad_norm
+            if measured:
+                self._measure, self._statistics = False, result.statistics
         self.updates += 1
         self.objective.update_target(self.updates)
 
@@ -82,6 +91,10 @@ class Learner:
         metrics: dict[str, Tensor | float] = {f"loss/{name}": loss for name, loss in self._losses.items()}
         metrics |= {f"loss_weight/{name}": self.aggregator.weight(name) for name in self._losses}
         metrics |= self.objective.summary(self._metrics) | self._statistics
+        self._statistics = {}  # one update's figures, reported once
+        self._measure = True  # so that the next report has some, even if no update falls on it
+        if self._grad_norm is not None:
+            metrics["grad/norm"] = self._grad_norm
         if self.on_nonfinite == "skip":
             metrics["skipped_updates"] = self.skipped_updates
         return {name: float(value) for name, value in metrics.items()}

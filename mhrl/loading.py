@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mhrl import builder
 from mhrl.checkpoint import load_checkpoint, load_module
 from mhrl.envs import Leaf, action_leaves, env_seeds, make_vector_env, observation_leaves
@@ -50,7 +48,6 @@ def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
     file = Path(path) if Path(path).is_file() else folder.checkpoints / "last.pt"
     state = load_checkpoint(file, trust_config=trust_config)
     config = state["config"]
-    torch.set_num_threads(config["threads"])
     factory = builder.build_env_factory(config["env"])
     env = factory()
     try:
@@ -58,6 +55,7 @@ def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
     finally:
         env.close()
     network = builder.build_network(config, builder.build_trunk(config, observations), actions)
+    network.eval()
     load_module(network, state["network"], "network", file)
     return TrainedRun(config, GreedyPolicy(network), factory, observations, actions)
 

@@ -1,5 +1,6 @@
 """From what a user wrote to a config that says everything: each head with its leaf and dimensions, each loss."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,10 @@ def _complete(name: str, given: Any, kind: str, kinds: Mapping[str, Mapping[str,
         "exploration": {},
     }
     head |= {**defaults, **given}
+    if "_target_" in given and "kind" not in given:
+        head["kind"] = str(given["_target_"]).rsplit(".", 1)[-1]
+    head["exploration"] = _mapping(f"heads.{name}.exploration", head["exploration"])
+    check_rate(f"heads.{name}.lr", head["lr"])
     arguments = {key: value for key, value in head.items() if key not in HEAD_FIELDS}
     check_arguments(arguments, f"heads.{name}", injected=("in_features", "space"), also=HEAD_FIELDS)
     in_keys = [head["in_keys"]] if isinstance(head["in_keys"], str) else head["in_keys"]
@@ -106,6 +111,17 @@ def _complete(name: str, given: Any, kind: str, kinds: Mapping[str, Mapping[str,
         raise ConfigError(f"heads.{name}.in_keys is {in_keys}: a list of {' and '.join(IN_KEYS)} is expected")
     head["in_keys"] = [key for key in IN_KEYS if key in in_keys]
     return head
+
+
+def check_rate(where: str, rate: Any) -> None:  # noqa: ANN401
+    """Refuse a learning rate that is neither null nor a number >= 0.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    number = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate < math.inf
+    if rate is not None and not number:
+        raise ConfigError(f"{where} is {rate!r}: a number >= 0 or null is expected")
 
 
 def _place(name: str, head: dict[str, Any], leaves: Mapping[str, Leaf]) -> None:

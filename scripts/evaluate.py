@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
     for name, value in evaluation.metrics().items():
-        print(f"{name} {value:.1f}")
+        print(f"{name} {value:.6g}")
 
 
 if __name__ == "__main__":

@@ -93,9 +93,14 @@ def test_a_step_moves_each_part_by_its_own_rate(make_batch):
 
 @pytest.mark.parametrize("rate", ["fast", -1.0, float("nan")])
 def test_learning_rates_that_are_none_are_refused(rate):
-    config = config_of({**LISTED, "value": {"lr": rate}})
-    with pytest.raises(ConfigError, match=r"learning rate is .*: a number >= 0 is expected"):
-        builder.build_optimizer(config, objective_of(config))
+    with pytest.raises(ConfigError, match=r"heads.value.lr is .*: a number >= 0 or null is expected"):
+        config_of({**LISTED, "value": {"lr": rate}})
+    for group in ("trunk", "optimizer"):
+        config = config_of()
+        objective = objective_of(config)
+        config[group] = {**config[group], "lr": rate}
+        with pytest.raises(ConfigError, match=rf"{group}.lr is .*: a number >= 0 or null is expected"):
+            builder.build_optimizer(config, objective)
 
 
 def test_weights_and_trunk_grad_reach_the_aggregator():

@@ -101,7 +101,8 @@ def test_metrics_by_hand():
     }
 
 
-def test_the_policy_is_in_evaluation_mode_and_back_afterwards():
+def test_the_policy_is_in_evaluation_mode():
     policy = Constant()
+    assert policy.training
     evaluator_of(counters(3), 1, policy).run()
-    assert policy.modes == {False} and policy.training
+    assert policy.modes == {False}

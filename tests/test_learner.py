@@ -174,7 +174,8 @@ def test_report_names_losses_weights_and_the_norm(make_toy):
     assert learner.report() == {}
     network = objective.network
     right = network["b"](network["trunk"](batch["x"])).square().mean().item()
-    learner.update(batch, statistics=True)
+    learner.measure()
+    learner.update(batch)
     report = learner.report()
     assert {name for name in report if not name.startswith("trunk/")} == {
         "loss/a",
@@ -203,8 +204,24 @@ def test_a_loss_keeps_its_last_value_while_it_is_delayed(make_network, make_batc
 def test_batches_with_and_without_time(make_network, make_batch, shape):
     network = make_network()
     learner = learner_of(DDPG(network, WeightedSum()))
-    learner.update(make_batch(network, *shape), statistics=True)
+    learner.measure()
+    learner.update(make_batch(network, *shape))
     assert all(torch.isfinite(torch.tensor(value)) for value in learner.report().values())
+
+
+def test_rows_are_measured_in_the_first_whole_update_and_reported_once(make_network, make_batch):
+    network = make_network()
+    learner, batch = learner_of(DDPG(network, WeightedSum(), policy_delay=2)), make_batch(network)
+    learner.measure()
+    learner.update(batch)  # the value loss alone
+    assert not any(name.startswith("trunk/") for name in learner.report())
+    learner.update(batch)
+    report = learner.report()
+    assert {"trunk/grad_share/actor", "trunk/grad_share/value", "trunk/grad_cos/actor__value"} < report.keys()
+    assert not any(name.startswith("trunk/") for name in learner.report())
+    learner.update(batch)
+    learner.update(batch)
+    assert "trunk/grad_share/actor" in learner.report()  # a report asks for the next one's
 
 
 def test_first_nonfinite_finds_key_and_row():

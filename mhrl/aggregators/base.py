@@ -93,18 +93,22 @@ class BackwardAggregator(nn.Module, ABC):
     def backward(self, losses: TensorDictBase) -> None:
         """Differentiate all losses at once: one `torch.autograd.backward`.
 
+        A loss of weight 0 is left out: 0 times NaN is NaN, and a gradient of zero still moves Adam.
+
         Args:
-            losses: named scalars that require grad, the active ones only.
+            losses: named scalars that require grad.
 
         Raises:
             ValueError: if a loss is no scalar, or carries no gradient (it would be ignored in silence).
         """
+        losses = losses.select(*self.active(losses.keys()))
         for name, loss in losses.items():
             if loss.dim():
                 raise ValueError(f"loss {name!r} has shape {tuple(loss.shape)}: a scalar is expected, reduce it")
             if not loss.requires_grad:
                 raise ValueError(f"loss {name!r} does not require grad: nothing that it depends on can be trained")
-        losses.backward(gradient=self.weights(losses))
+        if not losses.is_empty():
+            losses.backward(gradient=self.weights(losses))
 
     @abstractmethod
     def combine(self, rows: Tensor) -> Tensor:

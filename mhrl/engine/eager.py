@@ -64,7 +64,10 @@ class EagerEngine(Engine):
         device = self._parameters[0].device
         probe = torch.zeros(len(rows), len(rows), device=device, requires_grad=True) if statistics else None
         self.aggregator.probe = probe
+        # The network lives in evaluation mode, as it acts: dropout and batch statistics are for the losses only.
+        self.objective.network.train()
         losses, metrics = self.objective.losses(batch, active)
+        self.objective.network.eval()
         self.aggregator.probe = None  # this step's only
         self._drop_gradients()
         self.aggregator.backward(losses)

@@ -33,6 +33,8 @@ class CanonicalEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(native, spaces.Dict):
             # Pairs, because a plain dict would be sorted by the joined names.
             self.observation_space = spaces.Dict([(leaf.name, leaf.space) for leaf in self.leaves])
+        else:
+            self.observation_space = self.leaves[0].space
         self._nested = isinstance(native, spaces.Dict)
         self._box = env.action_space if isinstance(env.action_space, spaces.Box) else None
 

@@ -12,6 +12,9 @@ from gymnasium import Space, spaces
 
 Key: TypeAlias = str | tuple[str, ...]
 
+_HELD = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+_WIDER = {"uint16": np.int32, "uint32": np.int64}
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -57,11 +60,13 @@ def leaf_paths(space: Space[Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[
 def observation_leaves(space: Space[Any]) -> tuple[Leaf, ...]:
     """Return the leaves of an observation space.
 
-    A Box (any dtype) or Discrete is one leaf named and keyed `observation`; a (nested) Dict of these has one leaf a
-    part, keyed `("observation", name)`. A canonical env's space has the same leaves as the space of the env it wraps.
+    A Box or Discrete is one leaf named and keyed `observation`; a (nested) Dict of these has one leaf a part, keyed
+    `("observation", name)`. uint16 and uint32 become the next wider signed type, which torch can index. A canonical
+    env's space has the same leaves as the space of the env it wraps.
 
     Raises:
-        ValueError: If a part is neither Box nor Discrete, has no elements, or shares its name with another.
+        ValueError: If a part is neither Box nor Discrete, has no elements, is of a dtype that torch has not, or shares
+            its name with another.
     """
     leaves: dict[str, Leaf] = {}
     for path, part in leaf_paths(space):
@@ -72,7 +77,7 @@ def observation_leaves(space: Space[Any]) -> tuple[Leaf, ...]:
         name = "_".join(map(str, path)) or "observation"
         if name in leaves:
             raise ValueError(f"{label}: another part of the observation is named {name!r} too; rename one: {space}")
-        leaves[name] = Leaf(name, ("observation", name) if path else "observation", part)
+        leaves[name] = Leaf(name, ("observation", name) if path else "observation", _storable(label, part))
     return tuple(leaves.values())
 
 
@@ -104,6 +109,16 @@ def conform(action: np.ndarray, space: spaces.Box) -> np.ndarray:
     np.maximum(inside, space.low, out=inside)
     np.minimum(inside, space.high, out=inside)
     return inside
+
+
+def _storable(label: str, space: Space[Any]) -> Space[Any]:
+    # torch indexes no unsigned integers but bytes: the next wider signed type holds the same numbers.
+    if not isinstance(space, spaces.Box) or space.dtype.name in _HELD:
+        return space
+    if space.dtype.name not in _WIDER:
+        raise ValueError(f"{label}: dtype {space.dtype} is not supported in {space}")
+    wider = _WIDER[space.dtype.name]
+    return spaces.Box(space.low.astype(wider), space.high.astype(wider), dtype=wider)
 
 
 def _refuse_zero_size(label: str, space: Space[Any]) -> None:

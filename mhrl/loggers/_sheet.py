@@ -79,13 +79,18 @@ def _cell(row: Row, column: _Column) -> str:
     if column.key == "perf/frames_per_s":
         return _fit(column.width, f"{value:,.0f}", f"{value:.1e}")
     if column.key == "episode/return":
-        return _fit(column.width, f"{value:.1f}", f"{value:.0f}", f"{value:.1e}")
+        return _fit(column.width, _number(value), f"{value:.0f}", f"{value:.1e}")
     if column.key == "eval/return_mean":
         std = row.get("eval/return_std")
         if std is None:
-            return f"{value:.1f}"
-        return _fit(column.width, f"{value:.1f} ± {std:.1f}", f"{value:.0f} ± {std:.0f}", f"{value:.1e}")
+            return _number(value)
+        return _fit(column.width, f"{_number(value)} ± {_number(std)}", f"{value:.0f} ± {std:.0f}", f"{value:.1e}")
     return _fit(column.width, *(f"{value:{form}}" for form in (".4g", ".3g", ".2g", ".1e", ".0e")))
+
+
+def _number(value: float) -> str:
+    """One decimal, or four significant digits where that would hide a small number."""
+    return f"{value:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.4g}"
 
 
 def _fit(width: int, *texts: str) -> str:

@@ -136,7 +136,7 @@ def _last_block(outcome: Outcome) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(), Text.assemble((outcome.status, style), counts)]
     if outcome.best_return is not None:
         where = "" if outcome.best_frames is None else f" at {outcome.best_frames:,} frames"
-        parts.append(Text.assemble("best eval return ", (f"{outcome.best_return:.1f}", "bold"), where))
+        parts.append(Text.assemble("best eval return ", (f"{outcome.best_return:.6g}", "bold"), where))
     if outcome.next_commands:
         parts += [Text("next"), *(Text(f"  {command}", style="cyan") for command in outcome.next_commands)]
     return parts

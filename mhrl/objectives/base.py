@@ -19,6 +19,9 @@ class Objective(nn.Module, ABC):
     network: nn.Module
     """The online network: what the optimizer trains."""
 
+    target: nn.Module
+    """The target network: never trained."""
+
     aggregator: BackwardAggregator
 
     routes: Mapping[str, tuple[str, ...]]

@@ -23,7 +23,7 @@ Shapes: `*` is `[B]` or `[B, T]`, `F` features, `D` dimensions of a head.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import final
+from typing import Self, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -74,8 +74,8 @@ class DDPG(Objective):
             if not 0 <= number <= 1:
                 raise ValueError(f"objective.{option} is {number}: a number from 0 to 1 is expected")
         for option, count in (("target_every", target_every), ("policy_delay", policy_delay)):
-            if count < 1:
-                raise ValueError(f"objective.{option} is {count}: a positive number of updates is expected")
+            if count < 1 or count != int(count):
+                raise ValueError(f"objective.{option} is {count}: a positive whole number of updates is expected")
         # An unknown name is refused here, not at the first update.
         reduce(distance(torch.zeros(1), torch.zeros(1), loss_function), reduction=reduction)
         self.network = network
@@ -104,6 +104,12 @@ class DDPG(Objective):
             loss: tuple(m for m in modules if m != "trunk" or self.aggregator.trunk_grad(self.row_of[loss]) != 0)
             for loss, modules in self.network.modules_of.items()
         }
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the online network's mode; the target stays in evaluation mode."""
+        super().train(mode)
+        self.target.eval()
+        return self
 
     def due(self, updates: int) -> tuple[str, ...]:
         """`value` at every update, the acting losses at every `policy_delay`-th."""

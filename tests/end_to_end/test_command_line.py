@@ -135,11 +135,13 @@ def test_dry_run_is_one_update_one_evaluation_one_checkpoint(train, extra):
 
 @pytest.mark.parametrize("arguments", ["--help", "+experiment=ddpg --cfg job"])
 def test_help_and_config_answer_at_once(shell, arguments):
-    shell(f"python train.py {arguments}")  # warm the file cache
-    start = time.monotonic()
-    result = shell(f"python train.py {arguments}")
-    assert result.returncode == 0
-    assert time.monotonic() - start < 1.5
+    seconds = []
+    for _ in range(3):  # the best of three: other programs may take the cores
+        start = time.monotonic()
+        result = shell(f"python train.py {arguments}")
+        seconds.append(time.monotonic() - start)
+        assert result.returncode == 0
+    assert min(seconds) < 1.5
     assert "experiment:" not in result.stdout.replace("experiment: ddpg,", "")
 
 
@@ -150,8 +152,8 @@ def test_importing_the_command_line_imports_nothing_heavy():
 
 
 def test_f01_disabled_leaves_no_wandb(shell, tmp_path):
-    result = shell("python train.py +experiment=ddpg dry_run=true wandb.mode=disabled")
-    assert result.returncode == 0
+    result = shell("python train.py +experiment=ddpg total_frames=20 learning_starts=10 wandb.mode=disabled")
+    assert result.returncode == 0 and "disabled" in result.stdout
     assert not (tmp_path / "outputs" / "wandb").exists()
 
 
@@ -194,3 +196,24 @@ def test_every_path_is_relative_to_the_launch_folder(shell, tmp_path):
     result = shell("python train.py +experiment=ddpg dry_run=true run_dir=mine/run1 hydra.job.chdir=true")
     assert result.returncode == 0, result.stderr
     assert (Path(tmp_path) / "mine" / "run1" / "run.json").is_file()
+
+
+def test_a_worker_that_dies_is_recorded_and_leaves_no_process(shell, tmp_path):
+    env = "env._target_=toy_envs.Dies ~env.id num_envs=2 env.vectorization_mode=async eval.episodes=1"
+    result = shell(f"python train.py +experiment=ddpg {env} run_dir=mine wandb.mode=disabled")
+    assert result.returncode == 1
+    info = json.loads((tmp_path / "mine" / "run.json").read_text())
+    assert info["status"] == "failed" and "failed" in result.stdout
+
+
+def test_a_dry_run_still_refuses_a_misspelt_wandb_mode(shell, tmp_path):
+    result = shell("python train.py +experiment=ddpg dry_run=true wandb.mode=onlin")
+    assert result.returncode == 1 and "onlin" in result.stderr
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_the_commands_of_a_run_with_foreign_code_work(shell, tmp_path):
+    result = shell("python train.py +experiment=ddpg env._target_=toy_envs.Doubles ~env.id dry_run=true")
+    (command,) = [line.strip() for line in result.stdout.split("next\n")[-1].splitlines() if line.strip()]
+    assert command.endswith("trust_config=true")
+    assert shell(command).returncode == 0

@@ -73,6 +73,27 @@ def test_every_other_training_command_starts(shell, user_files, command, tmp_pat
     assert "finished" in result.stdout
 
 
+def test_the_evaluation_command_works(shell, train, tmp_path):
+    run = train("+experiment=ddpg", "dry_run=true")
+    (command,) = [command for command in COMMANDS if "evaluate.py" in command]
+    result = shell(command.replace("outputs/last", str(run.path)))
+    assert result.returncode == 0 and "eval/return_mean" in result.stdout
+
+
+@pytest.mark.parametrize("poison", [1.0, float("nan")])
+def test_b03_a_weight_of_zero_leaves_a_loss_out_of_the_ten_lines(poison):
+    trunk, heads, x, y = toy()
+    aggregator = WeightedSum({"a": 0.0})
+    optimizer = torch.optim.Adam([*trunk.parameters(), *heads.parameters()], lr=0.1)
+    before = heads["a"].weight.clone()
+    rows = aggregator.fan_out(trunk(x), heads)
+    losses = {n: nn.functional.mse_loss(heads[n](rows[n]), y[n]) for n in heads}
+    aggregator.backward(TensorDict(losses | {"a": losses["a"] * poison}))
+    optimizer.step()
+    assert torch.equal(heads["a"].weight, before) and heads["a"].weight.grad is None
+    assert all(torch.isfinite(p).all() for p in trunk.parameters())
+
+
 def test_the_ten_lines_run_as_they_stand():
     block = next(block for block in PYTHON if "fan_out" in block)
     names = {}

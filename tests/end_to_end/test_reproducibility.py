@@ -129,3 +129,20 @@ def test_measuring_two_rows_of_several_heads_leaves_training_bit_identical(train
         return comparable(train(*base, *overrides))[1]
 
     assert same(run("log.every=1000"), run("log.every=1"))
+
+
+def test_an_env_that_draws_from_the_global_generator_trains_alike_with_and_without_evaluations(train):
+    env = ("env._target_=toy_envs.GlobalDraws", "~env.id", "num_envs=2")
+    _, quiet = comparable(train(*SMALL, *env, "eval.every=1000"))
+    _, busy = comparable(train(*SMALL, *env, "eval.every=30"))
+    best = "/counters/best_return"
+    assert same({k: v for k, v in quiet.items() if k != best}, {k: v for k, v in busy.items() if k != best})
+
+
+@pytest.mark.parametrize("extra", ["objective.policy_delay=3", "utd_ratio=0.334"])
+def test_row_figures_are_of_one_update_and_reported_once(train, extra):
+    run = train("+experiment=ddpg_shared_trunk", *SMALL[1:], "log.every=50", extra)
+    rows = [row for row in run.rows if row["frames"] > 150 and row["frames"] % 50 == 0]
+    shares = [(row["trunk/grad_share/actor"], row["trunk/grad_share/value"]) for row in rows]
+    assert all(sum(pair) == pytest.approx(1, abs=1e-6) and 0 < pair[0] < 1 for pair in shares)
+    assert len(set(shares)) == len(shares) == 5

@@ -22,6 +22,11 @@ def toy(name):
         ("Bytes", {"observation": torch.uint8, "action": torch.float32}),
         ("Category", {"observation": torch.int64, "action": torch.float32}),
         ("Integers", {"observation": torch.int64, "action": torch.float32}),
+        ("Shorts", {("observation", "a"): torch.int32, ("observation", "b"): torch.int64}),
+        (
+            "Halves",
+            {("observation", "a"): torch.float16, ("observation", "b"): torch.bool, ("observation", "c"): torch.int8},
+        ),
         ("Pixels", {("observation", "img"): torch.uint8, ("observation", "vec"): torch.float64}),
     ],
 )

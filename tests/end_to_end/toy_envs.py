@@ -1,5 +1,8 @@
 """Envs of a user's own: odd observations and odd action spaces."""
 
+import os
+import signal
+
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
@@ -43,6 +46,35 @@ class Category(Toy):
 
 class Integers(Toy):
     observation_space = Box(-3, 3, (2, 2), np.int64)
+
+
+class Shorts(Toy):
+    observation_space = Dict(a=Box(0, 65535, (2,), np.uint16), b=Box(0, 2**32 - 1, (1,), np.uint32))
+
+
+class Halves(Toy):
+    observation_space = Dict(a=Box(-1, 1, (2,), np.float16), b=Box(0, 1, (2,), bool), c=Box(-128, 127, (1,), np.int8))
+
+
+class GlobalDraws(Toy):
+    """Observations from numpy's global generator, which every env of the process shares."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.random.uniform(-1, 1, 2), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return np.random.uniform(-1, 1, 2), *rest
+
+
+class Dies(Toy):
+    """The second step ends the process that the env runs in."""
+
+    def step(self, action):
+        if self.t == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 class Unbounded(Toy):

@@ -128,3 +128,11 @@ def test_a09_conform_casts_and_clips_to_each_dimension():
     assert inside.tolist() == [[[-1, 0.25], [2, -3.5]], [[3, 0.5], [2, -3]]]
     assert action[0, 0, 0] == -5
     assert conform(np.float64(7.0), Box(-1, 1, ())) == np.ones((), np.float32)
+
+
+def test_a09_unsigned_integers_become_the_next_wider_signed_type_and_others_are_refused():
+    space = Dict(a=Box(0, 65535, (2,), np.uint16), b=Box(0, 2**32 - 1, (1,), np.uint32))
+    a, b = observation_leaves(space)
+    assert a.space == Box(0, 65535, (2,), np.int32) and b.space == Box(0, 2**32 - 1, (1,), np.int64)
+    with pytest.raises(ValueError, match=r"observation: dtype uint64 is not supported"):
+        observation_leaves(Box(0, 9, (2,), np.uint64))
