@@ -16,7 +16,7 @@ register()
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Compose the config and run it; heavy imports wait until a run begins, so that `--help` answers at once."""
-    from mhrl.experiment import run
+    from mhrl.launch import run
 
     run(cfg)
 

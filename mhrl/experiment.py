@@ -11,67 +11,24 @@ from typing import Any, final
 
 import gymnasium as gym
 import numpy as np
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from mhrl import builder
 from mhrl.checkpoint import is_trusted, save_checkpoint, targets
 from mhrl.collector import Collector
-from mhrl.config import SCHEMA, ConfigError, check_at_least, check_keys, head_kinds
+from mhrl.config import ConfigError
 from mhrl.envs import action_leaves, env_seeds, make_vector_env, observation_leaves
 from mhrl.evaluator import MAX_ENVS, Evaluator
 from mhrl.exploration import ExploringPolicy
 from mhrl.learner import Learner
-from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, WandbLogger, resolve_mode
+from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, WandbLogger
 from mhrl.network import GreedyPolicy
 from mhrl.process import resolve_device, set_up_process
 from mhrl.resolve import resolve_heads, resolve_losses
 from mhrl.run_folder import RunFolder
 from mhrl.start_up import run_info
 
-BOUNDS = {
-    "total_frames": 1,
-    "learning_starts": 0,
-    "utd_ratio": 0.0,
-    "batch_size": 1,
-    "num_envs": 1,
-    "seed": 0,
-    "threads": 1,
-    "collector.frames_per_rollout": 1,
-    "eval.every": 1,
-    "eval.episodes": 1,
-    "checkpoint.every": 1,
-    "log.every": 1,
-}
-"""Least values of the numbers that mhrl reads itself."""
-
 _log = logging.getLogger("mhrl")
-
-
-def run(cfg: DictConfig) -> None:
-    """Train as `cfg` says; the task of `train.py`.
-
-    Raises:
-        ConfigError: before the first env step and before a run folder exists.
-    """
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    check_keys(config, SCHEMA)
-    check_at_least(config, BOUNDS)
-    if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN and config["run_dir"] is not None:
-        raise ConfigError("run_dir names one folder, a sweep makes several runs: leave it out")
-    if config["dry_run"]:
-        config = dry(config)
-    Experiment(config, head_kinds()).run()
-
-
-def dry(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The smallest run of `config`: one update, one evaluation of one episode, one checkpoint, no W&B."""
-    resolve_mode(config["wandb"]["mode"])  # a run is disabled, a misspelt mode still refused
-    count = config["num_envs"]
-    small = {"learning_starts": count, "total_frames": 2 * count, "utd_ratio": 1.0 / count}
-    small |= {"eval": config["eval"] | {"episodes": 1}, "wandb": config["wandb"] | {"mode": "disabled"}}
-    return {**config, **small, "collector": {"frames_per_rollout": 1}}
 
 
 @final
@@ -276,6 +233,3 @@ class Experiment:
             except Exception as error:  # a worker that died cannot be asked to close
                 _log.warning("an env did not close (%s), its processes are ended", type(error).__name__)
                 env.close(terminate=True)
-
-
-__all__ = ["Experiment", "dry", "run"]

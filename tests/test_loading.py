@@ -4,7 +4,7 @@ from hydra import compose, initialize_config_dir
 
 from mhrl.checkpoint import CheckpointError, save_checkpoint
 from mhrl.config import register
-from mhrl.experiment import run
+from mhrl.launch import run
 from mhrl.loading import evaluate_run, load_run
 
 

@@ -12,7 +12,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from mhrl.config import head_kinds, register
-from mhrl.experiment import Experiment, run
+from mhrl.experiment import Experiment
+from mhrl.launch import run
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(Path(__file__).parent))  # toy_envs, as a user's own module beside their script
