@@ -1,5 +1,6 @@
 """The evaluator: greedy episodes in envs of its own."""
 
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,11 @@ import torch
 
 from mhrl.envs import Leaf, check_finite, conform
 from mhrl.network import GreedyPolicy
+
+LONG = 50_000
+"""Steps after which an evaluation warns: an env that never ends would go on for ever in silence."""
+
+_log = logging.getLogger("mhrl")
 
 MAX_ENVS = 10
 """Episodes are shared out over at most this many envs, which act in one batch."""
@@ -85,6 +91,7 @@ class Evaluator:
         lengths: list[list[int]] = [[] for _ in range(count)]
         total, length = np.zeros(count), np.zeros(count, dtype=int)
         observation, _ = self.env.reset(seed=self.seeds)
+        steps = 0
         while any(len(done) < share for done, share in zip(returns, self.shares, strict=True)):
             action = self.policy.act(self._leaves(observation))[self.action_leaf.key]
             proposed = action.cpu().numpy()
@@ -92,6 +99,9 @@ class Evaluator:
             executed = conform(proposed, self.action_leaf.box)
             observation, reward, terminated, truncated, _ = self.env.step(executed)
             check_finite(reward, "reward", "in an evaluation")
+            steps += 1
+            if steps == LONG:
+                _log.warning("an evaluation has run for %d steps: does the env have a time limit?", steps)
             total += reward
             length += 1
             for i in np.flatnonzero(terminated | truncated):

@@ -3,6 +3,7 @@
 import logging
 import math
 import shlex
+import sys
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -212,9 +213,13 @@ class Experiment:
         folder = self.folder.path
         if folder.is_relative_to(Path.cwd()):
             folder = folder.relative_to(Path.cwd())
+        found = [name for name in ("last.pt", "best.pt") if (self.folder.checkpoints / name).is_file()]
+        run = folder if "last.pt" in found else folder / "checkpoints" / "best.pt"
         trusted = all(is_trusted(target) for _, target in targets(self.config))
-        evaluate = f"python scripts/evaluate.py {shlex.quote(f'run={folder}')}"
-        commands = [evaluate if trusted else f"{evaluate} trust_config=true"]
+        script = Path(sys.argv[0]).parent / "scripts" / "evaluate.py"
+        script = script if script.is_file() else Path("scripts/evaluate.py")
+        evaluate = f"python {shlex.quote(str(script))} {shlex.quote(f'run={run}')}"
+        commands = [evaluate if trusted else f"{evaluate} trust_config=true"] if found else []
         if self.wandb.mode == "offline":
             commands.append(f"wandb leet inspect --summary {shlex.quote(self.config['wandb']['dir'] + '/wandb')}")
         return tuple(commands)

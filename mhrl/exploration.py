@@ -37,8 +37,11 @@ class Gaussian:
         for name, std in (("std", self.std), ("std_end", self.end)):
             if not 0 <= std < float("inf"):
                 raise ValueError(f"exploration.{name} is {std}: a number >= 0 is expected")
-        if self.std_end is not None and self.anneal_frames < 1:
-            raise ValueError(f"exploration.anneal_frames is {self.anneal_frames}: std_end needs a positive number")
+        least = 0 if self.std_end is None else 1
+        if self.anneal_frames != int(self.anneal_frames) or self.anneal_frames < least:
+            raise ValueError(
+                f"exploration.anneal_frames is {self.anneal_frames}: a whole number >= {least} is expected"
+            )
 
     @property
     def end(self) -> float:

@@ -1,5 +1,6 @@
 """From a composed config to a run: the checks that need no torch objects, the dry run, and the launch."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from mhrl.config import SCHEMA, ConfigError, check_at_least, check_keys, head_kinds
+from mhrl.config import SCHEMA, ConfigError, check_at_least, check_keys, check_present, head_kinds
 from mhrl.experiment import Experiment
 from mhrl.loggers import resolve_mode
 
@@ -36,12 +37,38 @@ def run(cfg: DictConfig) -> None:
     """
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     check_keys(config, SCHEMA)
+    check_present(config, SCHEMA)
     check_at_least(config, BOUNDS)
+    check_kinds(config)
+    for group in ("heads", "losses"):
+        config[group] = {str(name): entry for name, entry in (config[group] or {}).items()}
     if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN and config["run_dir"] is not None:
         raise ConfigError("run_dir names one folder, a sweep makes several runs: leave it out")
     if config["dry_run"]:
         config = dry(config)
-    Experiment(config, head_kinds()).run()
+    # Relative paths mean the folder that the user types in, with hydra.job.chdir too.
+    folder = HydraConfig.get().runtime.cwd if HydraConfig.initialized() else "."
+    with contextlib.chdir(folder):
+        Experiment(config, head_kinds()).run()
+
+
+def check_kinds(config: Mapping[str, Any]) -> None:
+    """Refuse what is no text or no truth value where one is expected, and seeds that torch cannot take.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    wandb = {f"wandb.{key}": value for key, value in config["wandb"].items()}
+    texts = {key: config[key] for key in ("name", "device", "engine", "on_nonfinite")} | wandb
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{key} is {value!r}: text is expected")
+    if not isinstance(config["run_dir"], str | None):
+        raise ConfigError(f"run_dir is {config['run_dir']!r}: a folder or null is expected")
+    if not isinstance(config["dry_run"], bool):
+        raise ConfigError(f"dry_run is {config['dry_run']!r}: true or false is expected")
+    if config["seed"] >= 2**63:
+        raise ConfigError(f"seed is {config['seed']}: a number below 2**63 is expected")
 
 
 def dry(config: Mapping[str, Any]) -> dict[str, Any]:

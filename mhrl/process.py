@@ -30,7 +30,7 @@ def resolve_device(name: str) -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(0, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device={name} is not available: {str(error).splitlines()[0]}") from error
     return device

@@ -33,13 +33,13 @@ class UniformReplay:
     """
 
     def __init__(self, capacity: int, batch_size: int, num_envs: int, seed: int) -> None:
-        if capacity < num_envs:
-            raise ValueError(f"replay.capacity is {capacity}: at least one transition for each of {num_envs} envs")
+        if capacity != int(capacity) or capacity < num_envs:
+            raise ValueError(f"replay.capacity is {capacity}: a whole number >= num_envs, {num_envs}, is expected")
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: a positive number is expected")
         self.batch_size = batch_size
         self._buffer = ReplayBuffer(
-            storage=LazyTensorStorage(capacity // num_envs * num_envs, ndim=2),
+            storage=LazyTensorStorage(int(capacity) // num_envs * num_envs, ndim=2),
             sampler=RandomSampler(),
             dim_extend=0,
             generator=torch.Generator().manual_seed(seed),

@@ -1,9 +1,14 @@
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from hydra import compose, initialize_config_dir
 
 from mhrl.checkpoint import CheckpointError, save_checkpoint
 from mhrl.config import register
+from mhrl.envs import Leaf
 from mhrl.launch import run
 from mhrl.loading import evaluate_run, load_run
 
@@ -26,8 +31,15 @@ def test_a_run_comes_back_from_its_folder_or_from_a_checkpoint(trained):
         assert found.keys() == state.keys() and all(torch.equal(found[key], state[key]) for key in state)
     env = loaded.factory()
     observation, _ = env.reset(seed=0)
-    action = loaded.policy.act({"observation": torch.from_numpy(observation)})["action"]
-    assert action.shape == (1,) and env.action_space.contains(action.numpy())
+    assert env.action_space.contains(loaded.act(observation))
+
+
+def test_a09_a_loaded_run_acts_inside_a_double_box(trained, monkeypatch):
+    loaded = load_run(trained)
+    leaf = Leaf("action", "action", Box(0.1, 0.3, (1,), np.float64))
+    policy = type("Edge", (), {"act": lambda self, leaves: {"action": torch.tensor([0.3])}})()  # above 0.3 in double
+    action = dataclasses.replace(loaded, policy=policy, action_leaves=(leaf,)).act(np.zeros(3, np.float32))
+    assert leaf.space.contains(action)
 
 
 def test_evaluation_repeats_and_another_seed_differs(trained):

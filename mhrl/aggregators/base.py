@@ -65,7 +65,8 @@ class BackwardAggregator(nn.Module, ABC):
             rows: the rows' names (any iterable of names, a `ModuleDict` of heads for instance).
 
         Returns:
-            `{row: [*, F]}`. A row whose `trunk_grad` is 0 reads detached features.
+            `{row: [*, F]}`, all views of one memory: do not modify them in place. A row whose `trunk_grad` is 0 reads
+            detached features.
         """
         names = list(rows)
         factors = [self.trunk_grad(name) for name in names]

@@ -69,6 +69,19 @@ def check_keys(given: Mapping[str, Any], valid: Mapping[str, Any] | Iterable[str
             check_keys(value, below, f"{where}{key}.")
 
 
+def check_present(given: Mapping[str, Any], required: Mapping[str, Any], where: str = "") -> None:
+    """Refuse a config that lacks a key of `required`, at every level that it spells out.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    for key, below in required.items():
+        if key not in given:
+            raise ConfigError(f"{where}{key} is missing")
+        if isinstance(below, Mapping):
+            check_present(given[key], below, f"{where}{key}.")
+
+
 def check_arguments(
     node: Mapping[str, Any], where: str, injected: Iterable[str] = (), also: Iterable[str] = ()
 ) -> None:

@@ -45,7 +45,7 @@ class EagerEngine(Engine):
         optimizer: torch.optim.Optimizer,
         clip_norm: float | None = None,
     ) -> None:
-        if clip_norm is not None and not clip_norm > 0:
+        if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
             raise ValueError(f"optimizer.clip_norm is {clip_norm}: a positive number or null is expected")
         self.objective = objective
         self.aggregator = aggregator

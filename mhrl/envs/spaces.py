@@ -94,6 +94,7 @@ def action_leaves(space: Space[Any]) -> tuple[Leaf, ...]:
         raise ValueError(f"action: only Box actions of a float dtype are supported by this version, got {space}")
     _refuse_zero_size("action", space)
     _refuse_unbounded(space)
+    _refuse_unresolvable(space)
     return (Leaf("action", "action", space),)
 
 
@@ -139,6 +140,18 @@ def _refuse_unbounded(space: spaces.Box) -> None:
             f"action: every dimension needs finite bounds with low <= high, but {space} has {dims}. Bound it in the "
             "env's factory, e.g. gymnasium.wrappers.TransformAction(env, lambda action: action, "
             "gymnasium.spaces.Box(low, high, shape=..., dtype=...)) with bounds that suit the task."
+        )
+
+
+def _refuse_unresolvable(space: spaces.Box) -> None:
+    # Networks act in float32: far from 0 its steps can be as wide as the box.
+    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
+    step = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32)).astype(np.float64)
+    if (bad := np.flatnonzero((high > low) & (high - low < 100 * step))).size:
+        dims = ", ".join(f"dimension {i} [{low[i]}, {high[i]}]" for i in bad)
+        raise ValueError(
+            f"action: {space} is too narrow for float32 at its distance from 0, in {dims}. Shift it in the env's "
+            "factory, e.g. with gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)"
         )
 
 

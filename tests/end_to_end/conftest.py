@@ -58,7 +58,9 @@ def train(tmp_path):
     def train(*overrides):
         path = tmp_path / f"run{next(count)}"
         with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-            run(composed(f"run_dir={path}", "wandb.mode=disabled", *overrides))
+            keys = {override.split("=")[0] for override in overrides}
+            default = {"run_dir": path, "wandb.mode": "disabled"}
+            run(composed(*(f"{key}={value}" for key, value in default.items() if key not in keys), *overrides))
         return Run(path)
 
     return train

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -192,10 +191,15 @@ def test_g01_evaluate_refuses_foreign_code(train, shell):
     assert trusted.returncode == 0 and "eval/return_mean" in trusted.stdout
 
 
-def test_every_path_is_relative_to_the_launch_folder(shell, tmp_path):
-    result = shell("python train.py +experiment=ddpg dry_run=true run_dir=mine/run1 hydra.job.chdir=true")
+@pytest.mark.parametrize("chdir", ["true", "false"])
+def test_e04_every_path_is_relative_to_the_launch_folder(shell, tmp_path, chdir):
+    elsewhere = f"hydra.job.chdir={chdir} hydra.run.dir=elsewhere"
+    result = shell(f"python train.py +experiment=ddpg dry_run=true run_dir=mine/run1 {elsewhere}")
     assert result.returncode == 0, result.stderr
-    assert (Path(tmp_path) / "mine" / "run1" / "run.json").is_file()
+    assert (tmp_path / "mine" / "run1" / "run.json").is_file()
+    result = shell(f"python train.py -m +experiment=ddpg dry_run=true seed=0,1 hydra.job.chdir={chdir}")
+    assert result.returncode == 0, result.stderr
+    assert len(runs(tmp_path)) == 2
 
 
 def test_a_worker_that_dies_is_recorded_and_leaves_no_process(shell, tmp_path):
@@ -217,3 +221,8 @@ def test_the_commands_of_a_run_with_foreign_code_work(shell, tmp_path):
     (command,) = [line.strip() for line in result.stdout.split("next\n")[-1].splitlines() if line.strip()]
     assert command.endswith("trust_config=true")
     assert shell(command).returncode == 0
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_suggests_no_evaluation(shell):
+    result = shell("python train.py +experiment=ddpg env._target_=toy_envs.NanReward ~env.id wandb.mode=disabled")
+    assert result.returncode == 1 and "failed" in result.stdout and "evaluate.py" not in result.stdout

@@ -136,3 +136,11 @@ def test_a09_unsigned_integers_become_the_next_wider_signed_type_and_others_are_
     assert a.space == Box(0, 65535, (2,), np.int32) and b.space == Box(0, 2**32 - 1, (1,), np.int64)
     with pytest.raises(ValueError, match=r"observation: dtype uint64 is not supported"):
         observation_leaves(Box(0, 9, (2,), np.uint64))
+
+
+def test_a04_a_box_that_float32_cannot_resolve_is_refused():
+    far = Box(np.array([-1.0, 1e8]), np.array([1.0, 1e8 + 1]), dtype=np.float64)
+    with pytest.raises(ValueError, match=r"too narrow for float32 .* in dimension 1 \[100000000.0, 100000001.0\]"):
+        action_leaves(far)
+    for fine in (Box(1e6, 1e6 + 100, (1,), np.float64), Box(2.0, 2.0, (1,)), Box(0.1, 0.3, (1,), np.float64)):
+        assert action_leaves(fine)[0].space is fine
