@@ -19,6 +19,7 @@ from mhrl.exploration import GaussianNoise
 from mhrl.heads import ActionHead, CriticHead
 from mhrl.network import VALUE, HeadSpec, Network
 from mhrl.objectives import Objective
+from mhrl.objectives.ddpg import ACTOR_ROW
 from mhrl.replay import UniformReplay
 from mhrl.resolve import HEAD_FIELDS, check_rate
 from mhrl.trunks import IdentityTrunk, Trunk
@@ -90,7 +91,7 @@ def build_aggregator(config: Config) -> BackwardAggregator:
     trunk_grad = {name: loss["trunk_grad"] for name, loss in losses.items()}
     acting = {factor for name, factor in trunk_grad.items() if name != VALUE}
     if len(acting) == 1:  # then the acting losses share one row
-        trunk_grad.setdefault("actor", acting.pop())
+        trunk_grad.setdefault(ACTOR_ROW, acting.pop())
     weights = {name: loss["weight"] for name, loss in losses.items()}
     return build(config["aggregator"], "aggregator", weights=weights, trunk_grad=trunk_grad)
 

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor
 
+from mhrl.functional import center_and_half_range
 from mhrl.network import GreedyPolicy, Network, conform
 from mhrl.trunks import Key
 
@@ -73,7 +74,7 @@ class GaussianNoise(TensorDictModuleBase):
         space = self.leaf.box
         low = torch.as_tensor(space.low, dtype=torch.float32).flatten()
         high = torch.as_tensor(space.high, dtype=torch.float32).flatten()
-        half_range = high / 2 - low / 2
+        _, half_range = center_and_half_range(low, high)
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
         self.register_buffer("start", half_range * torch.tensor([s.std for s in by_dim.values()]), persistent=False)

@@ -16,7 +16,6 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from mhrl.envs import Leaf
-from mhrl.heads import ActionHead, CriticHead
 from mhrl.trunks import IdentityTrunk, Key, Trunk
 
 VALUE = "value"
@@ -216,4 +215,4 @@ def conform(action: Tensor, space: gym.Space) -> Tensor:
     return torch.clamp(action.to(low.dtype), low, high)
 
 
-__all__ = ["VALUE", "ActionHead", "ActorCritic", "CriticHead", "GreedyPolicy", "HeadSpec", "Network", "conform"]
+__all__ = ["VALUE", "ActorCritic", "GreedyPolicy", "HeadSpec", "Network", "conform"]
