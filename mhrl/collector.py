@@ -3,22 +3,40 @@
 Shapes: T vector steps of a rollout, N envs.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from tensordict import TensorDict
 
-from mhrl.envs import Key, Leaf, check_finite, conform
+from mhrl.envs import (
+    Key,
+    Leaf,
+    NonFiniteError,
+    check_finite,
+    conform,
+    finite_rows,
+    reset_envs,
+    restore_envs,
+    snapshots,
+)
+
+_log = logging.getLogger("mhrl")
 
 
 class Policy(Protocol):
     """What acts."""
 
-    def act(self, observation: Mapping[Key, torch.Tensor], frames: int) -> Mapping[Key, torch.Tensor]:
-        """Return float32 actions `[N, *shape]` in env units by leaf key, for CPU observations `[N, *shape]`."""
+    def act(
+        self, observation: Mapping[Key, torch.Tensor], frames: int, is_init: torch.Tensor
+    ) -> Mapping[Key, torch.Tensor]:
+        """Return float32 actions `[N, *shape]` in env units by leaf key, for CPU observations `[N, *shape]`.
+
+        `is_init` `[N]`, bool, says which envs are at the first step of an episode.
+        """
 
 
 class Collector:
@@ -47,14 +65,18 @@ class Collector:
         learning_starts: Frames of warm-up.
         total_frames: Frames to collect, rounded up to whole vector steps.
         frames_per_rollout: Frames per env in a rollout.
+        on_nonfinite: What a non-finite observation or reward does. `skip` leaves that vector step out (of every env,
+            so that rows stay rectangular; each env's trajectory gets a new number), resets the envs at fault and
+            counts it.
 
     Raises:
-        NonFiniteError: While iterating, with env index and key: on a non-finite action before the env is stepped, on a
-            non-finite observation or reward before the row is handed out.
+        NonFiniteError: While iterating, with env index and key: on a non-finite action before the env is stepped; with
+            `on_nonfinite="error"` on a non-finite observation or reward before the row is handed out.
         ValueError: While iterating, if the policy's action has another shape than `[N, *shape]`.
 
     Attributes:
         frames: Env transitions collected so far.
+        skipped_rows: Those left out because the env returned something non-finite.
     """
 
     def __init__(
@@ -69,16 +91,18 @@ class Collector:
         learning_starts: int,
         total_frames: int,
         frames_per_rollout: int = 1,
+        on_nonfinite: Literal["error", "skip"] = "error",
     ) -> None:
         (self._action_leaf,) = action_leaves
         self.env, self.policy = env, policy
         self.learning_starts, self.total_frames = learning_starts, total_frames
         self.frames_per_rollout = frames_per_rollout
+        self.on_nonfinite = on_nonfinite
         self.frames = 0
+        self.skipped_rows = 0
         self._leaves = observation_leaves
         self._float_leaves = [i for i, leaf in enumerate(observation_leaves) if np.dtype(leaf.space.dtype).kind == "f"]
         self._seeds: Any = seeds  # gymnasium annotates one int only
-        self._warmup_seed = warmup_seed
         self._rng = np.random.default_rng(warmup_seed)
         self._observation: list[np.ndarray] = []  # what the policy sees next, [N, *shape] a leaf
         self._is_init = np.ones(env.num_envs, np.bool_)
@@ -90,15 +114,20 @@ class Collector:
     def __iter__(self) -> Iterator[TensorDict]:
         """Yield rollouts up to `total_frames`; iterating again goes on where the last iteration stopped."""
         if not self._observation:
-            self.env.action_space.seed(self._warmup_seed)
             observation = self._split(self.env.reset(seed=self._seeds)[0])
             self._check_observation(observation)
             self._observation = observation
         while self.frames < self.total_frames:
-            rows = _Rows((self._vector_steps(), self.env.num_envs), self._leaves, self._action_leaf)
-            for t in range(len(rows.reward)):
-                self._step(rows, t)
-            yield rows.tensordict()
+            steps, held = self._vector_steps(), 0
+            rows = _Rows((steps, self.env.num_envs), self._leaves, self._action_leaf)
+            before = self.frames
+            try:
+                for _ in range(steps):
+                    held += self._step(rows, held)
+            except BaseException:
+                self.frames = before  # frames are those of rollouts that were handed out
+                raise
+            yield rows.tensordict() if held == steps else rows.tensordict()[:held]
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
         """Return the returns (sums of raw rewards) and lengths of the episodes that ended since the last call."""
@@ -109,6 +138,55 @@ class Collector:
         """Close the env."""
         self.env.close()
 
+    def state_dict(self, *, envs: bool = True) -> dict[str, Any]:
+        """All that the next rollout depends on, the policy excepted; of plain values and numpy arrays.
+
+        Args:
+            envs: Whether to ask the envs for their state; without it, resuming begins new episodes.
+        """
+        return {
+            "skipped_rows": self.skipped_rows,
+            "warmup": self._rng.bit_generator.state,
+            "observation": [value.copy() for value in self._observation],
+            "is_init": self._is_init.copy(),
+            "traj_ids": self._traj_ids.copy(),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            "episodes": [list(episode) for episode in self._episodes],
+            "snapshots": snapshots(self.env) if envs else [None] * self.env.num_envs,
+        }
+
+    @property
+    def inexact(self) -> str | None:
+        """Why an env's state could not be had when it was last asked for; None if it could."""
+        env: Any = self.env  # gymnasium types `get_attr` in its subclasses only
+        return _first(env.get_attr("inexact"))
+
+    def load_state_dict(self, state: Mapping[str, Any], frames: int) -> str | None:
+        """Go on where `state_dict` was taken, at `frames`.
+
+        Returns:
+            None, or why an env is not exactly where it was (`inexact`). Then each env begins a new episode, from a seed
+            that the run has not used yet.
+        """
+        self.frames, self.skipped_rows = frames, state["skipped_rows"]
+        self._rng.bit_generator.state = state["warmup"]
+        self._traj_ids = state["traj_ids"].copy()
+        self._episodes = [(float(total), int(length)) for total, length in state["episodes"]]
+        self.env.reset(seed=self._seeds)
+        inexact = _first(restore_envs(self.env, state["snapshots"]))
+        if inexact is None:
+            self._observation = [value.copy() for value in state["observation"]]
+            self._is_init = state["is_init"].copy()
+            self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+            return None
+        seeds: Any = [(seed + 2 * frames) % 2**31 for seed in self._seeds]
+        observation = self._split(self.env.reset(seed=seeds)[0])
+        self._check_observation(observation)
+        self._observation = observation
+        self._renew_traj_ids()
+        return inexact
+
     def _vector_steps(self) -> int:
         """Return T of the next rollout."""
         num_envs, per_rollout = self.env.num_envs, self.frames_per_rollout
@@ -117,8 +195,8 @@ class Collector:
         ends.append((now // per_rollout + 1) * per_rollout)
         return min(end for end in ends if end > now) - now
 
-    def _step(self, rows: "_Rows", t: int) -> None:
-        """Take one vector step and write it into row `t`."""
+    def _step(self, rows: "_Rows", t: int) -> bool:
+        """Take one vector step and write it into row `t`; return whether the row is to be kept."""
         for column, value in zip(rows.observation, self._observation, strict=True):
             column[t] = value
         rows.action[t] = self._act(rows, t)
@@ -132,14 +210,38 @@ class Collector:
         for i in ends:
             for column, value in zip(rows.next_observation, self._split(infos["final_obs"][i]), strict=True):
                 column[t, i] = value
-        self._check("reward", reward)
-        self._check_observation([column[t] for column in rows.next_observation])
-        if ends.size:
-            self._check_observation(self._observation)
+        try:
+            self._check("reward", reward)
+            self._check_observation([column[t] for column in rows.next_observation])
+            if ends.size:
+                self._check_observation(self._observation)
+        except NonFiniteError as error:
+            if self.on_nonfinite == "error":
+                raise
+            self._skip(error, [reward, *(column[t] for column in rows.next_observation), *self._observation], done)
+            return False
         rows.reward[t, :, 0] = reward
         rows.terminated[t, :, 0], rows.truncated[t, :, 0], rows.done[t, :, 0] = terminated, truncated, done
         rows.is_init[t, :, 0], rows.traj_ids[t] = self._is_init, self._traj_ids
         self._account(reward, done, ends)
+        return True
+
+    def _skip(self, error: NonFiniteError, seen: list[np.ndarray], done: np.ndarray) -> None:
+        """Leave a vector step out and reset the envs that returned something non-finite."""
+        bad = ~np.logical_and.reduce([finite_rows(values) for values in seen])
+        if not self.skipped_rows:
+            _log.warning("%s; the row is left out and the env reset (later ones are only counted)", error)
+        self.skipped_rows += int(bad.sum())
+        self.frames += len(bad)
+        self._observation = self._split(reset_envs(self.env, bad))
+        self._check_observation(self._observation)
+        self._is_init = done | bad
+        self._returns[self._is_init], self._lengths[self._is_init] = 0.0, 0
+        self._renew_traj_ids()
+
+    def _renew_traj_ids(self) -> None:
+        """Give every env's trajectory a new number: the next row does not follow the last one."""
+        self._traj_ids = self._traj_ids.max() + 1 + np.arange(self._traj_ids.size)
 
     def _act(self, rows: "_Rows", t: int) -> np.ndarray:
         """Return the actions [N, *shape] to execute."""
@@ -155,10 +257,11 @@ class Collector:
             one.key: torch.from_numpy(column[t]) for one, column in zip(self._leaves, rows.observation, strict=True)
         }
         with torch.no_grad():
-            action = self.policy.act(seen, self.frames)[leaf.key].numpy(force=True)
+            is_init = torch.from_numpy(self._is_init)
+            action = self.policy.act(seen, self.frames, is_init)[leaf.key].numpy(force=True)
         if action.shape != shape:
             raise ValueError(f"{leaf.name}: expected a policy's actions of shape {shape}, got {action.shape}")
-        self._check(leaf.name, action)
+        check_finite(action, leaf.name, f"at frames {self.frames}", "for")
         return conform(action, space)
 
     def _account(self, reward: np.ndarray, done: np.ndarray, ends: np.ndarray) -> None:
@@ -176,10 +279,15 @@ class Collector:
 
     def _check_observation(self, observation: list[np.ndarray]) -> None:
         for i in self._float_leaves:
-            self._check(self._leaves[i].key, observation[i])
+            self._check(self._leaves[i].path, observation[i])
 
-    def _check(self, key: Key, values: np.ndarray) -> None:
-        check_finite(values, key if isinstance(key, str) else ".".join(key), f"at frames {self.frames}")
+    def _check(self, name: str, values: np.ndarray) -> None:
+        check_finite(values, name, f"at frames {self.frames}")
+
+
+def _first(reasons: Iterable[str | None]) -> str | None:
+    """The first reason that there is, with its env."""
+    return next((f"env {i}: {reason}" for i, reason in enumerate(reasons) if reason is not None), None)
 
 
 class _Rows:

@@ -1,9 +1,7 @@
 """The evaluator: greedy episodes in envs of its own."""
 
 import logging
-import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, final
@@ -13,6 +11,7 @@ import numpy as np
 import torch
 
 from mhrl.envs import Leaf, check_finite, conform
+from mhrl.generators import isolated_generators
 from mhrl.network import GreedyPolicy
 
 LONG = 50_000
@@ -78,7 +77,7 @@ class Evaluator:
         """Evaluate in evaluation mode, with the global random generators seeded and put back afterwards.
 
         Raises:
-            NonFiniteError: naming the env whose action or reward is NaN or infinite.
+            NonFiniteError: naming the env whose observation or reward, or the action for it, is NaN or infinite.
         """
         self.policy.eval()
         with isolated_generators(self.seeds[0]):
@@ -91,14 +90,16 @@ class Evaluator:
         lengths: list[list[int]] = [[] for _ in range(count)]
         total, length = np.zeros(count), np.zeros(count, dtype=int)
         observation, _ = self.env.reset(seed=self.seeds)
+        self._check(observation)
         steps = 0
         while any(len(done) < share for done, share in zip(returns, self.shares, strict=True)):
             action = self.policy.act(self._leaves(observation))[self.action_leaf.key]
             proposed = action.cpu().numpy()
-            check_finite(proposed, "action", "in an evaluation")
+            check_finite(proposed, "action", "in an evaluation", "for")
             executed = conform(proposed, self.action_leaf.box)
             observation, reward, terminated, truncated, _ = self.env.step(executed)
             check_finite(reward, "reward", "in an evaluation")
+            self._check(observation)
             steps += 1
             if steps == LONG:
                 _log.warning("an evaluation has run for %d steps: does the env have a time limit?", steps)
@@ -115,23 +116,15 @@ class Evaluator:
         """Close the envs."""
         self.env.close()
 
+    def _check(self, observation: dict | np.ndarray) -> None:
+        """Refuse an observation that the policy could not act on."""
+        for leaf in self.observation_leaves:
+            if np.dtype(leaf.space.dtype).kind == "f":
+                values = observation[leaf.name] if isinstance(observation, dict) else observation
+                check_finite(values, leaf.path, "in an evaluation")
+
     def _leaves(self, observation: dict | np.ndarray) -> dict:
         """The vector env's observation as tensors by key."""
         if isinstance(observation, dict):
             return {leaf.key: torch.as_tensor(observation[leaf.name]) for leaf in self.observation_leaves}
         return {self.observation_leaves[0].key: torch.as_tensor(observation)}
-
-
-@contextmanager
-def isolated_generators(seed: int) -> Iterator[None]:
-    """Seed the global generators, which users' envs may draw from, and restore them afterwards."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])

@@ -1,240 +1,267 @@
-"""The experiment: builds the nouns of a run, and the loop that they go through."""
+"""The experiment: one run from its first line to its last, and the loop that its parts go through."""
 
 import logging
 import math
-import shlex
-import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
-import gymnasium as gym
 import numpy as np
+import torch
 from omegaconf import OmegaConf
 
 from mhrl import builder
-from mhrl.checkpoint import is_trusted, save_checkpoint, targets
-from mhrl.collector import Collector
+from mhrl.assembly import Assembly
+from mhrl.checkpoint import CheckpointError
+from mhrl.checkpoint_folder import CheckpointFolder
 from mhrl.config import ConfigError
-from mhrl.envs import action_leaves, env_seeds, make_vector_env, observation_leaves
-from mhrl.evaluator import MAX_ENVS, Evaluator
-from mhrl.exploration import ExploringPolicy
-from mhrl.learner import Learner
-from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, WandbLogger
-from mhrl.network import GreedyPolicy
-from mhrl.process import resolve_device, set_up_process
-from mhrl.resolve import resolve_heads, resolve_losses
+from mhrl.engine import NonFiniteLossError
+from mhrl.envs import EnvError, NonFiniteError
+from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, RunInfo, WandbLogger, best_evaluation
+from mhrl.resume import Resumption
 from mhrl.run_folder import RunFolder
-from mhrl.start_up import run_info
+from mhrl.signals import StopSignals
+from mhrl.start_up import next_commands, run_info
+
+FAULTS = (EnvError, NonFiniteError, NonFiniteLossError, CheckpointError, torch.OutOfMemoryError)
+"""What may end a run although the program is right."""
 
 _log = logging.getLogger("mhrl")
 
 
 @final
 class Experiment:
-    """One run.
+    """One run, new or resumed.
 
     Args:
         config: the composed config as plain values; resolved here in full.
         kinds: `{head kind: defaults}`.
+        resumption: where to go on; None begins a new run.
 
     Raises:
-        ConfigError: if anything in the config cannot be built.
+        ConfigError: if anything in the config cannot be built, or the checkpoint does not fit it.
+
+    Attributes:
+        frames: env transitions so far.
+        best: the best evaluation so far, return and frames.
     """
 
-    def __init__(self, config: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], kinds: Mapping[str, Any], resumption: Resumption | None = None
+    ) -> None:
         self.config = dict(config)
+        self.resumption = resumption
         self.frames = 0
-        self.best_return: float | None = None
-        self.best_frames: int | None = None
-        self._envs: list[gym.vector.VectorEnv] = []
+        self.inexact: str | None = None
+        self._launched = Path.cwd()
+        self._warned = False  # whether it was said that this env's state cannot be saved
+        self.best: tuple[float, int] | None = None
         try:
-            self._build(kinds)
+            self.wandb = WandbLogger(config["wandb"]["mode"], **self._wandb_options())
+            self.parts = Assembly(self.config, kinds)
+            if resumption is not None:
+                self._load(resumption)
         except Exception as error:
-            self.close()
+            if resumption is not None:
+                resumption.folder.unlock()
             if isinstance(error, builder.INPUT_ERRORS) and not isinstance(error, ConfigError):
                 raise ConfigError(builder.explain(error)) from error
             raise
 
-    def _build(self, kinds: Mapping[str, Any]) -> None:
-        """Build every noun; nothing is written and no env is stepped."""
-        config = self.config
-        seed = config["seed"]
-        set_up_process(seed, config["threads"])
-        noise_seed, replay_seed, warmup_seed = np.random.SeedSequence(seed).generate_state(3).tolist()
-
-        self.wandb = WandbLogger(config["wandb"]["mode"], **self._wandb_options())
-        factory = builder.build_env_factory(config["env"])
-        mode = config["env"]["vectorization_mode"]
-        env = self._own(make_vector_env(factory, config["num_envs"], mode))
-        eval_env = self._own(make_vector_env(factory, min(MAX_ENVS, config["eval"]["episodes"])))
-        observations = observation_leaves(env.single_observation_space)
-        actions = action_leaves(env.single_action_space)
-
-        config["heads"] = resolve_heads(config["heads"], actions, kinds)
-        device = resolve_device(config["device"])
-        trunk = builder.build_trunk(config, observations)
-        self.network = network = builder.build_network(config, trunk, actions).to(device)
-        config["losses"] = resolve_losses(config["losses"], list(network.specs), trunk.acting_trunk_grad)
-        aggregator = builder.build_aggregator(config)
-        self.objective = builder.build(config["objective"], "objective", network=network, aggregator=aggregator)
-        self.objective.to(device).eval()  # as it acts; the engine trains it
-        self.optimizer = builder.build_optimizer(config, self.objective)
-        engine = builder.build_engine(config, self.objective, self.optimizer)
-        self.learner = Learner(self.objective, engine, aggregator, config["on_nonfinite"])
-        self.policy = ExploringPolicy(GreedyPolicy(network), builder.build_noise(config, network, noise_seed))
-        self.replay = builder.build_replay(config, replay_seed)
-        self.collector = Collector(
-            env,
-            self.policy,
-            observation_leaves=observations,
-            action_leaves=actions,
-            seeds=env_seeds(seed, env.num_envs, "train"),
-            warmup_seed=warmup_seed,
-            learning_starts=config["learning_starts"],
-            total_frames=config["total_frames"],
-            frames_per_rollout=config["collector"]["frames_per_rollout"],
-        )
-        self.evaluator = Evaluator(
-            eval_env,
-            self.policy.greedy,
-            observation_leaves=observations,
-            action_leaves=actions,
-            seeds=env_seeds(seed, eval_env.num_envs, "eval"),
-            episodes=config["eval"]["episodes"],
-        )
-        self.device = device
+    def _load(self, resumption: Resumption) -> None:
+        """Take over the state of a checkpoint; nothing is written yet."""
+        try:
+            self.inexact = self.parts.load_state_dict(resumption.state, resumption.file)
+        except BaseException:
+            self.close()
+            raise
+        self.resumption = replace(resumption, state={})  # whose tensors are no longer needed
+        self.frames = self.parts.collector.frames
+        self.best = best_evaluation(resumption.folder.metrics, self.frames)
 
     def run(self) -> None:
-        """Train, evaluate and checkpoint; whatever ends the run, the loggers and `run.json` say how."""
-        config = self.config
+        """Train, evaluate and checkpoint; whatever ends the run, the loggers and `run.json` say how.
+
+        Raises:
+            SystemExit: 130 after SIGINT, 143 after SIGTERM, once the checkpoint is written.
+        """
+        with StopSignals() as self.stop, ExitStack() as cleanup:
+            cleanup.callback(self.close)
+            self._open()
+            cleanup.callback(self.folder.unlock)
+            start, status = time.monotonic(), "failed"
+            try:
+                wandb = f"{self.wandb.mode} ({self.wandb.reason})"
+                info = run_info(self.config, self.parts.network, self.parts.objective, wandb, self.folder.path)
+                self.loggers.start(info if self.resumption is None else self._resumed(info, self.resumption))
+                self._note(wandb_id=self.wandb.run_id)
+                if self.resumption is not None:
+                    self.checkpoints.go_on_from(self.resumption.file, self.frames)
+                self._loop()
+                status = "finished" if self.frames >= self.config["total_frames"] else "interrupted"
+            except BaseException as error:
+                # Where signals are not ours, in a thread or a notebook, Ctrl-C comes as an exception.
+                status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                _log.error("the run %s at %d frames: %s", status, self.frames, error, exc_info=True)
+                self._save_what_is_left()
+                raise
+            finally:
+                seconds, updates = time.monotonic() - start, self.parts.learner.updates
+                best, at = self.best or (None, None)
+                commands = next_commands(self.config, self.checkpoints, status, self.wandb.mode, self._launched)
+                self.loggers.finish(Outcome(status, self.frames, updates, seconds, best, at, commands))
+                ended = {"status": status, "frames": self.frames, "updates": updates, "seconds": seconds}
+                self._note(**ended, logger_errors=self.loggers.errors)
+        if self.stop.received:
+            raise SystemExit(128 + self.stop.received)
+
+    def _open(self) -> None:
+        """Make or reopen the run's folder."""
+        config, resumption = self.config, self.resumption
         try:
-            self.folder = RunFolder.create(config["run_dir"], config["name"], config["seed"])
+            if resumption is None:
+                self.folder = RunFolder.create(config["run_dir"], config["name"], config["seed"])
+                self.folder.write_run_json(status="running")
+            else:
+                self.folder = resumption.folder
+                self.folder.write_resumed(self.frames)
+            self.folder.write_config(OmegaConf.to_yaml(OmegaConf.create(config)))
         except OSError as error:
-            self.close()
-            raise ConfigError(f"run_dir: {error}") from error
-        self.folder.write_config(OmegaConf.to_yaml(OmegaConf.create(config)))
-        self.folder.write_run_json(status="running")
-        self.loggers = Loggers(ConsoleLogger(), JsonlLogger(), self.wandb)
-        start, status = time.monotonic(), "failed"
+            raise ConfigError(f"{'run_dir' if resumption is None else 'resume'}: {error}") from error
+        self.checkpoints = CheckpointFolder(self.folder.checkpoints, config["checkpoint"]["keep_last"])
+        keep_until = None if resumption is None else self.frames
+        after = -1 if resumption is None else self.frames
+        self.loggers = Loggers(ConsoleLogger(), JsonlLogger(keep_until), self.wandb, after=after)
+
+    def _note(self, **fields: Any) -> None:  # noqa: ANN401
+        """Change fields of `run.json`; a full disk, or a file that somebody has spoilt, is no reason to stop."""
         try:
-            wandb = f"{self.wandb.mode} ({self.wandb.reason})"
-            self.loggers.start(run_info(config, self.network, self.objective, wandb, self.folder.path))
-            self.folder.update(wandb_id=self.wandb.run_id)
-            self._loop()
-            status = "finished"
-        except KeyboardInterrupt:
-            status = "interrupted"
-            raise
-        except Exception as error:
-            _log.error("the run failed at %d frames: %s", self.frames, error, exc_info=True)
-            raise
-        finally:
-            # Say how it ended before anything else can fail: closing the envs of a dead worker may.
-            seconds = time.monotonic() - start
-            updates, commands = self.learner.updates, self._next_commands()
-            outcome = Outcome(status, self.frames, updates, seconds, self.best_return, self.best_frames, commands)
-            self.loggers.finish(outcome)
-            ended = {"status": status, "frames": self.frames, "updates": updates, "seconds": seconds}
-            self.folder.update(**ended, logger_errors=self.loggers.errors)
-            self.close()
+            self.folder.update(**fields)
+        except (OSError, ValueError) as error:
+            _log.warning("run.json could not be written: %s", error)
 
     def _loop(self) -> None:
         """THE loop: nothing here belongs to one algorithm."""
-        config = self.config
+        config, parts = self.config, self.parts
         utd_ratio = Fraction(config["utd_ratio"]).limit_denominator(1_000_000)
-        clock, before = time.monotonic(), (0, 0)
-        for rollout in self.collector:
-            previous, self.frames = self.frames, self.collector.frames
+        clock, before = time.monotonic(), (self.frames, parts.learner.updates)
+        early = not self.checkpoints.last.exists()
+        for rollout in parts.collector:
+            previous, self.frames = self.frames, parts.collector.frames
             last = self.frames >= config["total_frames"]
             log, evaluate, save = (
                 last or self.frames // config[group]["every"] > previous // config[group]["every"]
                 for group in ("log", "eval", "checkpoint")
             )
             if log:
-                self.learner.measure()
-            self.replay.extend(self.objective.process_rollout(rollout))
-            owed = math.floor(utd_ratio * max(0, self.frames - config["learning_starts"])) - self.learner.updates
-            for batch in self.replay.batches(owed):
-                self.learner.update(batch.to(self.device), self.frames)
-                self.replay.update_priority(batch)
+                parts.learner.measure()
+            parts.normaliser.update(rollout)
+            parts.replay.extend(parts.objective.process_rollout(rollout))
+            owed = math.floor(utd_ratio * max(0, self.frames - config["learning_starts"])) - parts.learner.updates
+            for batch in parts.replay.batches(owed):
+                self._update(batch.to(parts.device))
             row: dict[str, float] = {}
             if log:
-                row |= self.learner.report() | self._episodes()
+                row |= parts.learner.report() | self._episodes()
                 seconds = max(time.monotonic() - clock, 1e-9)
                 row["perf/frames_per_s"] = (self.frames - before[0]) / seconds
-                row["perf/updates_per_s"] = (self.learner.updates - before[1]) / seconds
-                clock, before = time.monotonic(), (self.frames, self.learner.updates)
+                row["perf/updates_per_s"] = (parts.learner.updates - before[1]) / seconds
+                clock, before = time.monotonic(), (self.frames, parts.learner.updates)
             training = time.monotonic()
             if evaluate:
                 row |= self._evaluate()
-            if save:
-                save_checkpoint(self.folder.checkpoints / "last.pt", self.state())
-            clock += time.monotonic() - training  # speed is that of training, without evaluations and checkpoints
             if row:
-                self.loggers.log({"frames": self.frames, "updates": self.learner.updates, **row})
+                self.loggers.log({"frames": self.frames, "updates": parts.learner.updates, **row})
+            # After the row, which a resumed run would not write again; and once as soon as there is an update to lose.
+            stop = self.stop.received is not None
+            if save or stop or (early and parts.learner.updates):
+                early = False
+                self._save(must=last or stop)
+            clock += time.monotonic() - training  # speed is that of training, without evaluations and checkpoints
+            if stop:
+                _log.warning("stopped by %s at %d frames", self.stop.name, self.frames)
+                return
+
+    def _update(self, batch: Any) -> None:  # noqa: ANN401
+        """One update, and what replay learns from it."""
+        try:
+            self.parts.learner.update(batch, self.frames)
+        except torch.OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(builder.explain_memory(error, self.config)) from error
+        except RuntimeError as error:  # the CPU's allocator has no class of its own
+            if "allocate memory" not in str(error):
+                raise
+            raise torch.OutOfMemoryError(builder.explain_memory(error, self.config)) from error
+        self.parts.replay.update_priority(batch)
 
     def _episodes(self) -> dict[str, float]:
         """Mean return and length of the training episodes that ended since the last call; empty if none did."""
-        returns, lengths = self.collector.pop_episodes()
-        if not returns:
-            return {}
-        return {"episode/return": float(np.mean(returns)), "episode/length": float(np.mean(lengths))}
+        row: dict[str, float] = {}
+        returns, lengths = self.parts.collector.pop_episodes()
+        if returns:
+            row = {"episode/return": float(np.mean(returns)), "episode/length": float(np.mean(lengths))}
+        if self.config["on_nonfinite"] == "skip":
+            row["skipped_rows"] = self.parts.collector.skipped_rows
+        return row
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate, and keep the best network so far as `best.pt`."""
-        metrics = self.evaluator.run().metrics()
-        if self.best_return is None or metrics["eval/return_mean"] > self.best_return:
-            self.best_return, self.best_frames = metrics["eval/return_mean"], self.frames
-            save_checkpoint(self.folder.checkpoints / "best.pt", self.state())
+        metrics = self.parts.evaluator.run().metrics()
+        if self.best is None or metrics["eval/return_mean"] > self.best[0]:
+            self.best = (metrics["eval/return_mean"], self.frames)
+            try:
+                self.checkpoints.save_best({"config": self.config, **self.parts.policy_state()})
+            except CheckpointError as error:
+                _log.warning("%s; the run goes on", error)
+        if self.parts.video is not None:
+            film = self.parts.video.film(self.folder.videos / f"eval_{self.frames}.mp4")
+            if film is not None:
+                self.loggers.video(film, self.frames)
         return metrics
 
-    def state(self) -> dict[str, Any]:
-        """All that a checkpoint holds."""
-        return {
-            "config": self.config,
-            "counters": {"frames": self.frames, "updates": self.learner.updates, "best_return": self.best_return},
-            "network": self.network.state_dict(),
-            "target": self.objective.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "aggregator": self.objective.aggregator.state_dict(),
-            "exploration": self.policy.noise.state_dict(),
-        }
+    def _save(self, *, must: bool) -> None:
+        """Write a checkpoint; one that fails is warned about, unless it is the run's last chance."""
+        state = self.parts.state_dict()
+        if not self._warned and (reason := self.parts.collector.inexact) is not None:
+            _log.warning("resume will not be exact, new episodes will begin: %s", reason)
+            self._warned = True
+        try:
+            self.checkpoints.save(self.frames, {"config": self.config, **state})
+        except CheckpointError as error:
+            if must:
+                raise
+            _log.warning("%s; the run goes on and tries again at the next checkpoint", error)
+
+    def _save_what_is_left(self) -> None:
+        """After a failure: keep what was trained since the last checkpoint, without the envs, if it is sound."""
+        newest = next(iter(self.checkpoints.numbered()), -1)
+        if self.frames <= newest or not self.parts.learner.updates:
+            return
+        try:
+            if not all(torch.isfinite(value).all() for value in self.parts.network.state_dict().values()):
+                return
+            state = {"config": self.config, **self.parts.state_dict(envs=False)}
+            _log.info("saved as %s", self.checkpoints.save(self.frames, state).name)
+        except Exception as error:  # whatever broke the run may break this, too
+            _log.warning("no checkpoint could be saved: %s", error)
+
+    def _resumed(self, info: RunInfo, resumption: Resumption) -> RunInfo:
+        """`info`, with where the run comes from, and what is to be known about that."""
+        inexact = () if self.inexact is None else (f"resume is not exact, new episodes begin: {self.inexact}",)
+        notes = (*inexact, *resumption.notes, *info.notes)
+        return replace(info, resumed=resumption.file.name, frames=self.frames, notes=notes)
 
     def _wandb_options(self) -> dict[str, Any]:
         """What W&B is told beside the config."""
         options = {key: value for key, value in self.config["wandb"].items() if key != "mode"}
-        return options | {"name": f"{self.config['name']}_s{self.config['seed']}", "group": self.config["name"]}
-
-    def _next_commands(self) -> tuple[str, ...]:
-        """What a user may want to type now."""
-        folder = self.folder.path
-        if folder.is_relative_to(Path.cwd()):
-            folder = folder.relative_to(Path.cwd())
-        found = [name for name in ("last.pt", "best.pt") if (self.folder.checkpoints / name).is_file()]
-        run = folder if "last.pt" in found else folder / "checkpoints" / "best.pt"
-        trusted = all(is_trusted(target) for _, target in targets(self.config))
-        script = Path(sys.argv[0]).parent / "scripts" / "evaluate.py"
-        script = script if script.is_file() else Path("scripts/evaluate.py")
-        evaluate = f"python {shlex.quote(str(script))} {shlex.quote(f'run={run}')}"
-        commands = [evaluate if trusted else f"{evaluate} trust_config=true"] if found else []
-        if self.wandb.mode == "offline":
-            commands.append(f"wandb leet inspect --summary {shlex.quote(self.config['wandb']['dir'] + '/wandb')}")
-        return tuple(commands)
-
-    def _own(self, env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-        """Remember an env, to close it."""
-        self._envs.append(env)
-        return env
+        names = {"name": f"{self.config['name']}_s{self.config['seed']}", "group": self.config["name"]}
+        run_id = None if self.resumption is None else self.resumption.folder.read().get("wandb_id")
+        return {**options, **names, "run_id": run_id}
 
     def close(self) -> None:
         """Close every env."""
-        while self._envs:
-            env = self._envs.pop()
-            try:
-                env.close()
-            except Exception as error:  # a worker that died cannot be asked to close
-                _log.warning("an env did not close (%s), its processes are ended", type(error).__name__)
-                env.close(terminate=True)
+        self.parts.close()

@@ -1,80 +1,64 @@
-"""From a composed config to a run: the checks that need no torch objects, the dry run, and the launch."""
+"""From a composed config to a run: the checks that need no torch, what a resume takes over, the dry run.
+
+Heavy imports wait until the config has passed, so that a misspelt key is refused at once.
+"""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from mhrl.config import SCHEMA, ConfigError, check_at_least, check_keys, check_present, head_kinds
-from mhrl.experiment import Experiment
-from mhrl.loggers import resolve_mode
-
-BOUNDS = {
-    "total_frames": 1,
-    "learning_starts": 0,
-    "utd_ratio": 0.0,
-    "batch_size": 1,
-    "num_envs": 1,
-    "seed": 0,
-    "threads": 1,
-    "collector.frames_per_rollout": 1,
-    "eval.every": 1,
-    "eval.episodes": 1,
-    "checkpoint.every": 1,
-    "log.every": 1,
-}
-"""Least values of the numbers that mhrl reads itself."""
+from mhrl.config import ConfigError, check_config, head_kinds
 
 
-def run(cfg: DictConfig) -> None:
-    """Train as `cfg` says; the task of `train.py`.
+def run(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
+    """Train as `cfg` says; the task of `mhrl-train`.
+
+    Args:
+        cfg: the composed config.
+        overrides: the command line that it was composed from, where Hydra does not know it; `resume` reads it.
 
     Raises:
         ConfigError: before the first env step and before a run folder exists.
     """
+    hydra = HydraConfig.get() if HydraConfig.initialized() else None
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    check_keys(config, SCHEMA)
-    check_present(config, SCHEMA)
-    check_at_least(config, BOUNDS)
-    check_kinds(config)
-    for group in ("heads", "losses"):
-        config[group] = {str(name): entry for name, entry in (config[group] or {}).items()}
-    if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN and config["run_dir"] is not None:
-        raise ConfigError("run_dir names one folder, a sweep makes several runs: leave it out")
-    if config["dry_run"]:
-        config = dry(config)
     # Relative paths mean the folder that the user types in, with hydra.job.chdir too.
-    folder = HydraConfig.get().runtime.cwd if HydraConfig.initialized() else "."
-    with contextlib.chdir(folder):
-        Experiment(config, head_kinds()).run()
+    with contextlib.chdir(hydra.runtime.cwd if hydra else "."):
+        if config.get("resume") is not None:
+            _resume(config, hydra.overrides.task if hydra else overrides)
+        else:
+            _begin(config, sweep=hydra is not None and hydra.mode == RunMode.MULTIRUN)
 
 
-def check_kinds(config: Mapping[str, Any]) -> None:
-    """Refuse what is no text or no truth value where one is expected, and seeds that torch cannot take.
+def _begin(config: dict[str, Any], *, sweep: bool) -> None:
+    """Check the config and start a new run."""
+    config = check_config(config)
+    if sweep and config["run_dir"] is not None:
+        raise ConfigError("run_dir names one folder, a sweep makes several runs: leave it out")
+    from mhrl.experiment import Experiment
 
-    Raises:
-        ConfigError: naming the key.
-    """
-    wandb = {f"wandb.{key}": value for key, value in config["wandb"].items()}
-    texts = {key: config[key] for key in ("name", "device", "engine", "on_nonfinite")} | wandb
-    for key, value in texts.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{key} is {value!r}: text is expected")
-    if not isinstance(config["run_dir"], str | None):
-        raise ConfigError(f"run_dir is {config['run_dir']!r}: a folder or null is expected")
-    if not isinstance(config["dry_run"], bool):
-        raise ConfigError(f"dry_run is {config['dry_run']!r}: true or false is expected")
-    if config["seed"] >= 2**63:
-        raise ConfigError(f"seed is {config['seed']}: a number below 2**63 is expected")
+    Experiment(dry(config) if config["dry_run"] else config, head_kinds()).run()
+
+
+def _resume(config: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Go on with a run; of `config`, which Hydra composed from the defaults, only the two keys below are read."""
+    from mhrl.experiment import Experiment
+    from mhrl.resume import resume
+
+    resumption = resume(str(config["resume"]), list(overrides), trust_config=config["trust_config"] is True)
+    Experiment(resumption.config, head_kinds(), resumption).run()
 
 
 def dry(config: Mapping[str, Any]) -> dict[str, Any]:
     """The smallest run of `config`: one update, one evaluation of one episode, one checkpoint, no W&B."""
+    from mhrl.loggers import resolve_mode
+
     resolve_mode(config["wandb"]["mode"])  # a run is disabled, a misspelt mode still refused
-    count = config["num_envs"]
-    small = {"learning_starts": count, "total_frames": 2 * count, "utd_ratio": 1.0 / count}
+    count, n_steps = config["num_envs"], config["objective"].get("n_steps", 1)
+    small = {"learning_starts": n_steps * count, "total_frames": (n_steps + 1) * count, "utd_ratio": 1.0 / count}
     small |= {"eval": config["eval"] | {"episodes": 1}, "wandb": config["wandb"] | {"mode": "disabled"}}
     return {**config, **small, "collector": {"frames_per_rollout": 1}}

@@ -1,6 +1,7 @@
 """The learner: objective > engine > target update, and what they leave for the log."""
 
-from typing import Literal, final
+from collections.abc import Mapping
+from typing import Any, Literal, final
 
 import torch
 from tensordict import TensorDictBase
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from mhrl.aggregators import BackwardAggregator
 from mhrl.engine import Engine, NonFiniteLossError
+from mhrl.normaliser import IdentityNormaliser, Normaliser
 from mhrl.objectives import Objective
 
 OnNonfinite = Literal["error", "skip"]
@@ -23,6 +25,7 @@ class Learner:
         aggregator: says which losses are active.
         on_nonfinite: `error` stops at the first loss that is NaN or infinite; `skip` leaves that update out and
             counts it. Either way parameters, optimizer and target stay as they were.
+        normaliser: what batches pass through first; the one that acts and evaluates, too.
 
     Attributes:
         updates: gradient updates so far, skipped ones included.
@@ -35,6 +38,7 @@ class Learner:
         engine: Engine,
         aggregator: BackwardAggregator,
         on_nonfinite: OnNonfinite = "error",
+        normaliser: Normaliser | None = None,
     ) -> None:
         if on_nonfinite not in ("error", "skip"):
             raise ValueError(f"on_nonfinite is {on_nonfinite!r}: error or skip is expected")
@@ -42,6 +46,7 @@ class Learner:
         self.engine = engine
         self.aggregator = aggregator
         self.on_nonfinite = on_nonfinite
+        self.normaliser = IdentityNormaliser((), 1) if normaliser is None else normaliser
         self.updates = 0
         self.skipped_updates = 0
         self._losses: dict[str, Tensor] = {}
@@ -58,7 +63,7 @@ class Learner:
         """One update on `batch` `[B]` or `[B, T]`.
 
         Args:
-            batch: rows from replay.
+            batch: raw rows from replay; gets the entry `priority` `[*]` where the objective gives one.
             frames: env transitions so far, for schedules and messages.
 
         Raises:
@@ -69,7 +74,7 @@ class Learner:
             whole = set(active) == set(self.aggregator.active(self.objective.routes, frames))
             measured = self._measure and whole
             try:
-                result = self.engine.step(batch, active, statistics=measured)
+                result = self.engine.step(self.normaliser.batch(batch), active, statistics=measured)
             except NonFiniteLossError as error:
                 if self.on_nonfinite == "error":
                     origin = first_nonfinite(batch) or "none: look at the network's parameters and the loss itself"
@@ -78,6 +83,8 @@ class Learner:
                 self.skipped_updates += 1
                 self.updates += 1
                 return
+            if (priority := result.metrics.get("priority", None)) is not None:
+                batch.set("priority", priority)
             self._losses |= result.losses.items()
             self._metrics |= result.metrics.items()
             self._grad_norm = result.grad_norm
@@ -98,6 +105,28 @@ class Learner:
         if self.on_nonfinite == "skip":
             metrics["skipped_updates"] = self.skipped_updates
         return {name: float(value) for name, value in metrics.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters, and what the next report would say."""
+        return {
+            "updates": self.updates,
+            "skipped_updates": self.skipped_updates,
+            "report": {
+                "losses": dict(self._losses),
+                "metrics": dict(self._metrics),
+                "statistics": dict(self._statistics),
+                "grad_norm": self._grad_norm,
+                "measure": self._measure,
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.updates, self.skipped_updates = state["updates"], state["skipped_updates"]
+        report = state["report"]
+        self._losses, self._metrics = dict(report["losses"]), dict(report["metrics"])
+        self._statistics, self._grad_norm = dict(report["statistics"]), report["grad_norm"]
+        self._measure = report["measure"]
 
 
 def first_nonfinite(batch: TensorDictBase) -> str | None:

@@ -1,5 +1,6 @@
 """A trained run, back from its checkpoint: to act with, and to evaluate."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,15 @@ import numpy as np
 import torch
 
 from mhrl import builder
-from mhrl.checkpoint import load_checkpoint, load_module
+from mhrl.checkpoint import load_module
 from mhrl.envs import Leaf, action_leaves, conform, env_seeds, make_vector_env, observation_leaves
 from mhrl.envs.vector import Factory
 from mhrl.evaluator import MAX_ENVS, Evaluation, Evaluator
 from mhrl.network import GreedyPolicy
-from mhrl.run_folder import RunFolder
+from mhrl.resume import read_run
+from mhrl.video import prepare_rendering
+
+_log = logging.getLogger("mhrl")
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class TrainedRun:
 
 
 def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
-    """Load a run folder (its `checkpoints/last.pt`) or a checkpoint file, onto the CPU.
+    """Load a run folder (its newest checkpoint that can be read) or a checkpoint file, onto the CPU.
 
     Args:
         path: a run folder or a checkpoint in one.
@@ -54,9 +58,10 @@ def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
         FileNotFoundError: if `path` is neither.
         CheckpointError: if the file cannot be read, is not trusted, or does not fit its own config.
     """
-    folder = RunFolder.open(path)
-    file = Path(path) if Path(path).is_file() else folder.checkpoints / "last.pt"
-    state = load_checkpoint(file, trust_config=trust_config)
+    prepare_rendering()
+    _, file, state, torn = read_run(path, trust_config=trust_config)
+    for problem in torn:
+        _log.warning("%s; %s is taken instead", problem, file.name)
     config = state["config"]
     factory = builder.build_env_factory(config["env"])
     env = factory()
@@ -67,7 +72,9 @@ def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
     network = builder.build_network(config, builder.build_trunk(config, observations), actions)
     network.eval()
     load_module(network, state["network"], "network", file)
-    return TrainedRun(config, GreedyPolicy(network), factory, observations, actions)
+    normaliser = builder.build_normaliser(config, observations)
+    load_module(normaliser, state["normaliser"], "normaliser", file)
+    return TrainedRun(config, GreedyPolicy(network, normaliser), factory, observations, actions)
 
 
 def evaluate_run(

@@ -6,7 +6,7 @@ Shapes: `*` batch, `F` features, `D` dimensions of a head, `A` dimensions of the
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, final
 
 import gymnasium as gym
 import numpy as np
@@ -169,30 +169,44 @@ class Network(ActorCritic):
                 return torch.cat([features, self.encoder(observation)], -1)
 
 
+class ObservationNormaliser(Protocol):
+    """What a policy asks of a normaliser (`mhrl.normaliser`)."""
+
+    def observation(self, leaves: Mapping[Key, Tensor]) -> Mapping[Key, Tensor]:
+        """Raw observation leaves `{key: [*, *shape]}` as the network reads them."""
+
+
 @final
 class GreedyPolicy(TensorDictModuleBase):
     """The network's greedy action as a TensorDictModule (torchrl's collectors run it) and as a plain call.
 
     Args:
         network: the network that acts; shared, not copied.
+        normaliser: what observations pass through first; shared, and never updated here. None: nothing.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, normaliser: ObservationNormaliser | None = None) -> None:
         super().__init__()
         self.network = network
+        self.normaliser = normaliser
         self.leaf = network.leaf
         self.in_keys = list(network.trunk.keys)
         self.out_keys = [network.leaf.key]
 
     @torch.no_grad()
-    def act(self, observation: Mapping[Key, Tensor], frames: int = 0) -> dict[Key, Tensor]:
+    def act(
+        self, observation: Mapping[Key, Tensor], frames: int = 0, is_init: Tensor | None = None
+    ) -> dict[Key, Tensor]:
         """Greedy action leaves `{key: [*, *leaf shape]}` for observation leaves `{key: [*, *shape]}`.
 
         Args:
             observation: raw leaves, on any device.
             frames: not read; a policy that explores has a schedule here.
+            is_init: not read; a policy that explores may have a memory, which ends with an episode.
         """
         device = self.network.order.device
+        if self.normaliser is not None:
+            observation = self.normaliser.observation(observation)
         observation = {key: observation[key].to(device) for key in self.in_keys}
         features = self.network.trunk_features(observation)
         actions = {name: self.network.act(name, features, observation) for name in self.network.acting}
@@ -215,4 +229,4 @@ def conform(action: Tensor, space: gym.Space) -> Tensor:
     return torch.clamp(action.to(low.dtype), low, high)
 
 
-__all__ = ["VALUE", "ActorCritic", "GreedyPolicy", "HeadSpec", "Network", "conform"]
+__all__ = ["VALUE", "ActorCritic", "GreedyPolicy", "HeadSpec", "Network", "ObservationNormaliser", "conform"]

@@ -1,12 +1,11 @@
 """What a run sets for its whole process: seeds, threads, the device."""
 
 import logging
-import random
 
-import numpy as np
 import torch
 
 from mhrl.config import ConfigError
+from mhrl.generators import seed_generators
 
 
 def set_up_process(seed: int, threads: int) -> None:
@@ -17,9 +16,7 @@ def set_up_process(seed: int, threads: int) -> None:
     """
     logging.getLogger("torchrl").setLevel(logging.WARNING)  # it greets on stdout
     torch.set_num_threads(threads)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    seed_generators(seed)
 
 
 def resolve_device(name: str) -> torch.device:

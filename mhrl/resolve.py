@@ -1,17 +1,23 @@
 """From what a user wrote to a config that says everything: each head with its leaf and dimensions, each loss."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhrl.config import ConfigError, check_arguments, check_keys, nearest
+from mhrl.config import ConfigError, Rate, check_arguments, check_fields, conform, nearest
 from mhrl.envs import Leaf
 from mhrl.network import VALUE
 
-HEAD_FIELDS = ("kind", "leaf", "dims", "in_keys", "lr", "exploration")
+HEAD_FIELDS: dict[str, Any] = {
+    "kind": str,
+    "leaf": str | None,
+    "dims": list[int] | None,
+    "in_keys": str | list[str],
+    "lr": Rate,
+    "exploration": dict[str, Any] | None,
+}
 """Fields of a head that are not arguments of its class."""
 
-LOSS_FIELDS = ("weight", "trunk_grad")
+LOSS_FIELDS: dict[str, Any] = {"weight": float, "trunk_grad": float}
 IN_KEYS = ("features", "observation")
 ACTING_KIND, VALUE_KIND = "deterministic", "critic"
 """Kinds of the heads that DDPG derives."""
@@ -73,11 +79,7 @@ def resolve_losses(
         if name not in losses:
             raise ConfigError(f"unknown loss losses.{name}{nearest(name, losses)}")
         given = _mapping(f"losses.{name}", given)
-        check_keys(given, LOSS_FIELDS, f"losses.{name}.")
-        for field, number in given.items():
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                raise ConfigError(f"losses.{name}.{field} is {number!r}: a number is expected")
-            losses[name][field] = float(number)
+        losses[name] |= check_fields(given, LOSS_FIELDS, f"losses.{name}.")
     if all(loss["weight"] == 0 for loss in losses.values()):
         raise ConfigError("every loss has weight 0: nothing would be trained")
     return losses
@@ -86,9 +88,9 @@ def resolve_losses(
 def _complete(name: str, given: Any, kind: str, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
     """One head's fields, over the defaults of its kind."""
     given = _mapping(f"heads.{name}", given)
-    kind = given.get("kind", kind)
+    kind = conform(given.get("kind", kind), str, f"heads.{name}.kind")
     if "_target_" not in given and kind not in kinds:
-        raise ConfigError(f"heads.{name}.kind is {kind!r}, which is no kind of head{nearest(str(kind), kinds)}")
+        raise ConfigError(f"heads.{name}.kind is {kind!r}, which is no kind of head{nearest(kind, kinds)}")
     defaults = {} if "_target_" in given else kinds[kind]
     head: dict[str, Any] = {
         "kind": kind,
@@ -101,27 +103,13 @@ def _complete(name: str, given: Any, kind: str, kinds: Mapping[str, Mapping[str,
     head |= {**defaults, **given}
     if "_target_" in given and "kind" not in given:
         head["kind"] = str(given["_target_"]).rsplit(".", 1)[-1]
-    head["exploration"] = _mapping(f"heads.{name}.exploration", head["exploration"])
-    check_rate(f"heads.{name}.lr", head["lr"])
-    arguments = {key: value for key, value in head.items() if key not in HEAD_FIELDS}
-    check_arguments(arguments, f"heads.{name}", injected=("in_features", "space"), also=HEAD_FIELDS)
+    head = check_arguments(head, f"heads.{name}", injected=("in_features", "space"), also=HEAD_FIELDS)
+    head["exploration"] = head["exploration"] or {}
     in_keys = [head["in_keys"]] if isinstance(head["in_keys"], str) else head["in_keys"]
-    known = isinstance(in_keys, list) and all(key in IN_KEYS for key in in_keys)
-    if not known or not in_keys or len(set(in_keys)) != len(in_keys):
+    if not in_keys or not set(in_keys) <= set(IN_KEYS) or len(set(in_keys)) != len(in_keys):
         raise ConfigError(f"heads.{name}.in_keys is {in_keys}: a list of {' and '.join(IN_KEYS)} is expected")
     head["in_keys"] = [key for key in IN_KEYS if key in in_keys]
     return head
-
-
-def check_rate(where: str, rate: Any) -> None:  # noqa: ANN401
-    """Refuse a learning rate that is neither null nor a number >= 0.
-
-    Raises:
-        ConfigError: naming the key.
-    """
-    number = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate < math.inf
-    if rate is not None and not number:
-        raise ConfigError(f"{where} is {rate!r}: a number >= 0 or null is expected")
 
 
 def _place(name: str, head: dict[str, Any], leaves: Mapping[str, Leaf]) -> None:
@@ -140,7 +128,7 @@ def _place(name: str, head: dict[str, Any], leaves: Mapping[str, Leaf]) -> None:
     space = leaves[head["leaf"]].box
     size = space.low.size
     dims = list(range(size)) if head["dims"] is None else head["dims"]
-    if not isinstance(dims, list) or not dims or any(type(dim) is not int or not 0 <= dim < size for dim in dims):
+    if not dims or any(not 0 <= dim < size for dim in dims):
         raise ConfigError(
             f"heads.{name}.dims is {head['dims']}: a list of dimensions 0 to {size - 1} of {space} is expected"
         )

@@ -1,11 +1,11 @@
 """A run's folder: who made it, from what, and what became of it."""
 
+import fcntl
 import json
 import os
 import platform
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from mhrl import __version__
+from mhrl.files import written_whole
 
 _PACKAGES = ("torch", "tensordict", "torchrl", "gymnasium", "hydra-core", "wandb", "numpy")
 
@@ -28,9 +29,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))
-        self._made = False  # whether the folder itself was made here, and not by the user
-        self._last: Path | None = None
-        self._last_before: str | None = None
+        self._lock: int | None = None
 
     @classmethod
     def create(cls, run_dir: str | None, name: str, seed: int, root: str | Path = "outputs") -> "RunFolder":
@@ -47,16 +46,15 @@ class RunFolder:
         """
         if run_dir is None:
             folder = cls(_make_unique(Path(root), name, seed))
-            folder._made = True
         else:
             folder = cls(Path(run_dir))
-            folder._made = not folder.path.exists()
             _refuse_used(folder.path, run_dir)
             folder.path.mkdir(parents=True, exist_ok=True)
         try:
             folder.checkpoints.mkdir()  # the one step that two runs with the same run_dir cannot both take
         except FileExistsError:
             raise FileExistsError(f"run_dir={run_dir} has just been taken by another run") from None
+        folder.lock()
         folder._point_last(Path(root))
         return folder
 
@@ -79,6 +77,25 @@ class RunFolder:
         else:
             what = "does not exist"
         raise FileNotFoundError(f"{path} {what}; in {nearby} there is: {listed}")
+
+    def lock(self) -> None:
+        """Takes the folder for this process, until `unlock` or the process's end, a kill included.
+
+        Raises:
+            FileExistsError: Another process has it.
+        """
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.unlock()
+            raise FileExistsError(f"{self.path} is in use by another process: its run has not ended") from None
+
+    def unlock(self) -> None:
+        """Lets the folder go."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def config(self) -> Path:
@@ -116,7 +133,8 @@ class RunFolder:
 
     def write_config(self, text: str) -> None:
         """Writes `config.yaml`."""
-        _write_atomically(self.config, text)
+        with written_whole(self.config) as file:
+            file.write(text.encode())
 
     def write_run_json(self, **fields: Any) -> None:  # noqa: ANN401
         """Writes `run.json` anew, status running: versions, git, argv, the start time, and `fields` over them."""
@@ -139,29 +157,19 @@ class RunFolder:
             fields.setdefault("ended", None if fields["status"] == "running" else _now())
         self._write({**self.read(), **fields})
 
-    def discard(self) -> None:
-        """Removes what was made for a run that never started; one with metrics or a checkpoint stays."""
-        if self.metrics.exists() or any(self.checkpoints.glob("*.pt")):
-            return
-        if self._made:
-            shutil.rmtree(self.path, ignore_errors=True)
-        else:
-            for path in (self.config, self.run_json, self.log):
-                path.unlink(missing_ok=True)
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
-        if self._last is not None and self._last.is_symlink() and _target(self._last) == self.path:
-            self._last.unlink(missing_ok=True)
-            if self._last_before is not None:
-                self._last.symlink_to(self._last_before)
+    def write_resumed(self, frames: int) -> None:
+        """Marks the run as running again; `run.json` lists every resumption."""
+        this = {"frames": frames, "started": _now(), "argv": sys.argv, "git": _git(), "versions": _versions()}
+        self.update(status="running", resumed=[*self.read().get("resumed", []), this])
 
     def _write(self, fields: dict[str, Any]) -> None:
-        _write_atomically(self.run_json, json.dumps(fields, indent=2, default=str) + "\n")
+        with written_whole(self.run_json) as file:
+            file.write((json.dumps(fields, indent=2, default=str) + "\n").encode())
 
     def _point_last(self, root: Path) -> None:
         try:
             root.mkdir(parents=True, exist_ok=True)
             last = Path(os.path.abspath(root)) / "last"
-            before = os.readlink(last) if last.is_symlink() else None
             inside = self.path.is_relative_to(last.parent)
             partial = last.with_name(f".last-{secrets.token_hex(4)}")
             partial.symlink_to(self.path.relative_to(last.parent) if inside else self.path)
@@ -169,7 +177,6 @@ class RunFolder:
                 os.replace(partial, last)
             finally:
                 partial.unlink(missing_ok=True)
-            self._last, self._last_before = last, before
         except OSError:  # a convenience: no symlinks here, or a real folder of that name
             return
 
@@ -198,19 +205,6 @@ def _refuse_used(path: Path, given: str) -> None:
 
 def _holds_run(path: Path) -> bool:
     return (path / "run.json").is_file() or (path / "config.yaml").is_file()
-
-
-def _target(link: Path) -> Path:
-    return Path(os.path.abspath(link.parent / os.readlink(link)))
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.tmp")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def _now() -> str:

@@ -1,10 +1,14 @@
-"""What a run says about itself before its first env step."""
+"""What a run says about itself: before its first env step, and what may be typed after its last."""
 
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mhrl
+from mhrl.checkpoint import is_trusted, targets
+from mhrl.checkpoint_folder import CheckpointFolder
 from mhrl.loggers import HeadRow, LossRow, RunInfo
 from mhrl.network import VALUE, Network
 from mhrl.objectives import Objective
@@ -62,3 +66,41 @@ def _head_row(name: str, config: Mapping[str, Any], network: Network) -> HeadRow
     covers = "Q(s, a)" if name == VALUE else leaf.name if whole else f"{leaf.name}{head['dims']}"
     rate = config["optimizer"]["lr"] if head["lr"] is None else head["lr"]
     return HeadRow(name, head["kind"], covers, " + ".join(head["in_keys"]), rate)
+
+
+def next_commands(
+    config: Mapping[str, Any], checkpoints: CheckpointFolder, status: str, wandb_mode: str, launched: Path
+) -> tuple[str, ...]:
+    """The commands that a user may want to type when a run has ended.
+
+    Args:
+        config: the resolved config.
+        checkpoints: those of the run.
+        status: how it ended.
+        wandb_mode: in which W&B was in the end.
+        launched: the folder where it was started.
+    """
+    run = checkpoints.path.parent
+    inside = run.is_relative_to(launched)
+    shown = run.relative_to(launched) if inside else run
+    trust = "" if all(is_trusted(target) for _, target in targets(config)) else " trust_config=true"
+    commands = []
+    if checkpoints.last.is_file():
+        if status != "finished":
+            commands.append(f"{_command('train')} {shlex.quote(f'resume={shown}')}{trust}")
+        commands.append(f"{_command('evaluate')} {shlex.quote(f'run={shown}')}{trust}")
+    elif checkpoints.best.is_file():
+        best = shown / "checkpoints" / checkpoints.best.name
+        commands.append(f"{_command('evaluate')} {shlex.quote(f'run={best}')}{trust}")
+    if wandb_mode == "offline":
+        commands.append(f"wandb leet inspect --summary {shlex.quote(config['wandb']['dir'] + '/wandb')}")
+    return tuple(commands)
+
+
+def _command(name: str) -> str:
+    """How the user starts `name`, `train` or `evaluate`: as this process was started."""
+    script = Path(sys.argv[0])
+    if script.name.startswith("mhrl-"):
+        return f"mhrl-{name}"
+    folder = script.parent if (script.parent / "train.py").is_file() else Path()
+    return f"python {shlex.quote(str(folder / ('train.py' if name == 'train' else 'scripts/evaluate.py')))}"

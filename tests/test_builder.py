@@ -8,6 +8,7 @@ from mhrl.config import ConfigError
 from mhrl.engine import EagerEngine
 from mhrl.envs import Leaf
 from mhrl.exploration import Gaussian
+from mhrl.normaliser import IdentityNormaliser, RunningNormaliser
 from mhrl.objectives import DDPG
 from mhrl.resolve import resolve_heads, resolve_losses
 
@@ -30,6 +31,7 @@ def config_of(heads=None, losses=None, trunk=None, **rest):
         "optimizer": {"_target_": "torch.optim.Adam", "lr": 0.01, "clip_norm": None},
         "exploration": {"_target_": "mhrl.exploration.Gaussian", "std": 0.1, "std_end": None, "anneal_frames": 0},
         "engine": "eager",
+        "num_envs": 2,
     } | rest
     names = [name for name in config["heads"] if name != "value"] + ["value"]
     return config | {"losses": resolve_losses(losses or {}, names, 1.0)}
@@ -95,12 +97,21 @@ def test_a_step_moves_each_part_by_its_own_rate(make_batch):
 def test_learning_rates_that_are_none_are_refused(rate):
     with pytest.raises(ConfigError, match=r"heads.value.lr is .*: a number >= 0 or null is expected"):
         config_of({**LISTED, "value": {"lr": rate}})
-    for group in ("trunk", "optimizer"):
-        config = config_of()
-        objective = objective_of(config)
-        config[group] = {**config[group], "lr": rate}
-        with pytest.raises(ConfigError, match=rf"{group}.lr is .*: a number >= 0 or null is expected"):
-            builder.build_optimizer(config, objective)
+
+
+def test_a_rate_for_a_trunk_without_parameters_is_refused():
+    config = config_of()
+    config["trunk"] = {"_target_": "mhrl.trunks.IdentityTrunk", "lr": 0.1}
+    leaves = (Leaf("observation", "observation", Box(-1, 1, (3,))),)
+    with pytest.raises(ConfigError, match=r"trunk\.lr is 0\.1: IdentityTrunk has no parameters to train"):
+        builder.build_trunk(config, leaves)
+
+
+def test_out_of_memory_names_the_keys_to_lower():
+    config = config_of() | {"device": "cuda", "batch_size": 64}
+    said = builder.explain_memory(RuntimeError("tried to allocate 2 GiB"), config)
+    assert said.startswith("out of memory in an update on cuda: lower batch_size (64), ")
+    assert said.endswith("tried to allocate 2 GiB") and "heads.value.widths" in said
 
 
 def test_weights_and_trunk_grad_reach_the_aggregator():
@@ -139,11 +150,41 @@ def test_noise_settings_of_a_head_win_over_those_of_the_group():
     assert isinstance(builder.build(config["exploration"], "exploration"), Gaussian)
 
 
+def test_a_head_that_names_another_kind_of_noise_takes_nothing_else_from_the_group():
+    memory = {"_target_": "mhrl.exploration.OrnsteinUhlenbeck", "theta": 0.5}
+    config = config_of({"arm": {"dims": [2, 0], "exploration": memory}, "gripper": {"dims": [1]}})
+    config["exploration"] |= {"std_end": 0.0, "anneal_frames": 5}
+    noise = builder.build_noise(config, objective_of(config).network, 0)
+    # The arm's std is that of its own kind, 0.2, times the half-range of 2, and stays.
+    torch.testing.assert_close(noise.start, torch.tensor([0.4, 0.025, 0.4]))
+    torch.testing.assert_close(noise.end, torch.tensor([0.4, 0.0, 0.4]))
+    assert noise.decay.tolist() == [0.5, 0.0, 0.5] and noise.x.shape == (2, 3)
+    config["heads"]["arm"]["exploration"] = {"_target_": "mhrl.exploration.Gaussian", "std": 0.5}
+    noise = builder.build_noise(config, objective_of(config).network, 0)
+    assert noise.end.tolist() == [0.0, 0.0, 0.0]  # the group's own kind, by name: its schedule is kept
+
+
+def test_the_normaliser_is_built_for_the_observations_and_the_envs():
+    config = config_of(normaliser={"_target_": "mhrl.normaliser.RunningNormaliser", "gamma": 0.9, "clip": 5.0})
+    normaliser = builder.build_normaliser(config, OBSERVATION)
+    assert type(normaliser) is RunningNormaliser and normaliser.clip == 5.0
+    assert normaliser.mean.shape == (4,) and normaliser.returns.shape == (2,)
+    config["normaliser"] = {"_target_": "mhrl.normaliser.IdentityNormaliser"}
+    assert type(builder.build_normaliser(config, OBSERVATION)) is IdentityNormaliser
+    config["normaliser"] = {"_target_": "mhrl.normaliser.RunningNormaliser", "gama": 0.9}
+    with pytest.raises(ConfigError, match=r"unknown key normaliser.gama: did you mean gamma\?"):
+        builder.build_normaliser(config, OBSERVATION)
+
+
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
         ({"arm": {"exploration": {"sdt": 1}}}, r"unknown key heads.arm.exploration.sdt: did you mean std\?"),
         ({"arm": {"exploration": {"std": -1}}}, r"heads.arm.exploration: exploration.std is -1"),
+        (
+            {"arm": {"exploration": {"_target_": "builtins.dict"}}},
+            r"heads.arm.exploration: builtins.dict is no HeadNoise",
+        ),
     ],
 )
 def test_bad_noise_is_refused_by_head(heads, message):
@@ -171,8 +212,6 @@ def test_engine_and_clip_norm():
     objective = objective_of(config)
     engine = builder.build_engine(config, objective, builder.build_optimizer(config, objective))
     assert type(engine) is EagerEngine and engine.clip_norm == 0.5
-    with pytest.raises(ConfigError, match=r"engine is 'fast': eager"):
-        builder.build_engine(config | {"engine": "fast"}, objective, engine.optimizer)
 
 
 def test_build_names_the_node_of_what_goes_wrong():
@@ -183,12 +222,37 @@ def test_build_names_the_node_of_what_goes_wrong():
     assert type(objective_of(config_of())) is DDPG
 
 
+def replay_config(kind="UniformReplay", **options):
+    replay = {"_target_": f"mhrl.replay.{kind}", "capacity": 10} | options
+    return {"replay": replay, "objective": {}, "batch_size": 3, "num_envs": 2, "learning_starts": 0}
+
+
 def test_replay_is_built_with_the_runs_sizes():
-    config = {"replay": {"_target_": "mhrl.replay.UniformReplay", "capacity": 10}, "batch_size": 3, "num_envs": 2}
-    assert builder.build_replay(config, 0).batch_size == 3
+    config = replay_config()
+    replay = builder.build_replay(config, 0, OBSERVATION, ACTION)
+    assert (replay.batch_size, replay.num_envs, replay.capacity) == (3, 2, 10)
     config["replay"]["capacity"] = 1
     with pytest.raises(ConfigError, match=r"replay: replay.capacity is 1"):
-        builder.build_replay(config, 0)
+        builder.build_replay(config, 0, OBSERVATION, ACTION)
+
+
+@pytest.mark.parametrize("kind", ["UniformReplay", "PrioritisedReplay"])
+@pytest.mark.parametrize("storage", ["memory", "memmap"])
+def test_c01_a_replay_that_does_not_fit_is_refused_with_both_numbers(kind, storage):
+    pixels = (Leaf("observation", "observation", Box(0, 255, (84, 84, 4), np.uint8)),)
+    config = replay_config(kind, capacity=100_000_000, storage=storage)
+    message = r"replay: replay.capacity is 100000000: its rows take 52\d\d.\d\d GiB of .* GiB are free; \d+ rows fit"
+    with pytest.raises(ConfigError, match=message):
+        builder.build_replay(config, 0, pixels, ACTION)
+    config["replay"]["capacity"] = 10
+    assert builder.build_replay(config, 0, pixels, ACTION).capacity == 10
+
+
+def test_c03_a_warm_up_that_leaves_replay_empty_is_refused():
+    config = replay_config() | {"objective": {"n_steps": 3}, "learning_starts": 5}
+    with pytest.raises(ConfigError, match=r"learning_starts is 5: with objective.n_steps=3 .* = 6 are expected"):
+        builder.build_replay(config, 0, OBSERVATION, ACTION)
+    assert builder.build_replay(config | {"learning_starts": 6}, 0, OBSERVATION, ACTION).capacity == 10
 
 
 def test_env_factory_passes_siblings_and_kwargs():
@@ -196,11 +260,11 @@ def test_env_factory_passes_siblings_and_kwargs():
         "_target_": "mhrl.envs.probe.ConstObs",
         "end": "truncated",
         "kwargs": {"length": 3},
-        "vectorization_mode": "x",
+        "vectorization_mode": "async",
     }
     built = builder.build_env_factory(env)()
     assert built.unwrapped.length == 3 and built.unwrapped.end == "truncated"
-    with pytest.raises(ConfigError, match=r"unknown key env.lenght: did you mean length\?"):
+    with pytest.raises(ConfigError, match=r"unknown key env.kwargs.lenght: did you mean length\?"):
         builder.build_env_factory({"_target_": "mhrl.envs.probe.ConstObs", "kwargs": {"lenght": 3}})
     with pytest.raises(ConfigError, match=r"env has no _target_"):
         builder.build_env_factory({"kwargs": {}})

@@ -1,10 +1,22 @@
+import os
+from copy import deepcopy
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from mhrl import checkpoint as checkpoint_module
 from mhrl.aggregators import WeightedSum
-from mhrl.checkpoint import CheckpointError, load_checkpoint, load_module, save_checkpoint, targets
+from mhrl.checkpoint import (
+    CheckpointError,
+    TornCheckpointError,
+    load_checkpoint,
+    load_module,
+    load_optimizer,
+    save_checkpoint,
+    targets,
+)
 from mhrl.engine import EagerEngine
 from mhrl.exploration import Gaussian, GaussianNoise
 from mhrl.objectives import DDPG
@@ -27,12 +39,13 @@ def state_of(make_network, make_batch, seed=0):
     noise = GaussianNoise(network, {"arm": Gaussian(), "gripper": Gaussian()}, 0)
     return objective, {
         "config": CONFIG,
-        "counters": {"frames": 6, "updates": 2, "best_return": -1.5},
+        "counters": {"frames": 6, "updates": 2},
         "network": network.state_dict(),
         "target": objective.target.state_dict(),
         "optimizer": optimizer.state_dict(),
         "aggregator": objective.aggregator.state_dict(),
         "exploration": noise.state_dict(),
+        "normaliser": {},
         "replay": replay.state_dict(),
     }
 
@@ -102,7 +115,7 @@ def test_g01_a_state_that_does_not_fit_is_refused_by_key(make_network, make_batc
         load_module(objective.network, loaded["network"], "network", tmp_path / "last.pt")
 
 
-@pytest.mark.parametrize("key", ["config", "counters", "network", "target", "optimizer"])
+@pytest.mark.parametrize("key", checkpoint_module.ENTRIES)
 def test_g01_a_missing_entry_is_named(make_network, make_batch, tmp_path, key):
     _, state = state_of(make_network, make_batch)
     del state[key]
@@ -117,7 +130,7 @@ def test_h03_a_torn_file_is_refused_by_name(make_network, make_batch, tmp_path, 
     save_checkpoint(path, state_of(make_network, make_batch)[1])
     content = path.read_bytes()
     path.write_bytes(content[: keep(len(content))])
-    with pytest.raises(CheckpointError, match=r"last.pt cannot be read"):
+    with pytest.raises(TornCheckpointError, match=r"last.pt cannot be read"):
         load_checkpoint(path)
 
 
@@ -181,13 +194,46 @@ def test_a_package_is_trusted_by_its_whole_name(make_network, make_batch, tmp_pa
         load_checkpoint(tmp_path / "last.pt")
 
 
+@pytest.mark.parametrize("target", ["torchrl.envs.GymEnv", "torch.fx.GraphModule", "gymnasium.vector.AsyncVectorEnv"])
+def test_a_module_that_runs_what_it_is_given_is_foreign_code(make_network, make_batch, tmp_path, target):
+    _, state = state_of(make_network, make_batch)
+    config = {"trunk": {"_target_": "mhrl.trunks.MLPTrunk", "activation": {"_target_": target}}}
+    save_checkpoint(tmp_path / "last.pt", state | {"config": config})
+    with pytest.raises(CheckpointError, match=f"trunk.activation._target_={target}"):
+        load_checkpoint(tmp_path / "last.pt")
+
+
+def test_what_would_be_resolved_after_the_check_is_foreign_code(make_network, make_batch, tmp_path):
+    _, state = state_of(make_network, make_batch)
+    config = {"name": "evil:Pendulum-v1", "env": {"_target_": "gymnasium.make", "id": "${name}"}}
+    save_checkpoint(tmp_path / "last.pt", state | {"config": config})
+    with pytest.raises(CheckpointError, match="its config is not resolved"):
+        load_checkpoint(tmp_path / "last.pt")
+
+
+@pytest.mark.parametrize("target", ["torch.nn.ReLU", "torch.optim.Adam", "torchrl.modules.MLP", "mhrl.heads.QHead"])
+def test_what_builds_a_part_of_a_run_is_trusted(make_network, make_batch, tmp_path, target):
+    _, state = state_of(make_network, make_batch)
+    save_checkpoint(tmp_path / "last.pt", state | {"config": {"trunk": {"_target_": target}}})
+    assert load_checkpoint(tmp_path / "last.pt")["config"]["trunk"]["_target_"] == target
+
+
 def test_targets_finds_every_one_with_its_key():
     config = {"_target_": "a.B", "x": [{"_target_": "c.D"}, 1, [{"y": {"_target_": "e.F"}}]], "z": "_target_"}
     assert set(targets(config)) == {("_target_", "a.B"), ("x.0._target_", "c.D"), ("x.2.0.y._target_", "e.F")}
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("disk full"), KeyboardInterrupt()])
-def test_h03_a_failed_save_leaves_the_old_file_and_no_other(monkeypatch, make_network, make_batch, tmp_path, failure):
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (RuntimeError("disk full"), CheckpointError),  # as torch's writer has it
+        (OSError(28, "disk full"), CheckpointError),
+        (KeyboardInterrupt("disk full"), KeyboardInterrupt),
+    ],
+)
+def test_h03_a_failed_save_leaves_the_old_file_and_no_other(
+    monkeypatch, make_network, make_batch, tmp_path, failure, raised
+):
     path, (_, state) = tmp_path / "last.pt", state_of(make_network, make_batch)
     save_checkpoint(path, state)
     old = path.read_bytes()
@@ -197,7 +243,7 @@ def test_h03_a_failed_save_leaves_the_old_file_and_no_other(monkeypatch, make_ne
         raise failure
 
     monkeypatch.setattr(checkpoint_module.torch, "save", torn)
-    with pytest.raises(type(failure)):
+    with pytest.raises(raised, match="disk full"):
         save_checkpoint(path, state | {"counters": {"frames": 7}})
     assert path.read_bytes() == old
     assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
@@ -205,15 +251,15 @@ def test_h03_a_failed_save_leaves_the_old_file_and_no_other(monkeypatch, make_ne
 
 def test_h03_the_new_file_is_complete_and_synced_before_it_takes_the_name(monkeypatch, tmp_path):
     events, path = [], tmp_path / "last.pt"
-    replace, sync = type(path).replace, checkpoint_module.os.fsync
+    replace, sync = os.replace, os.fsync
 
-    def spy(self, new):
+    def spy(old, new):
         events.append("rename")
-        torch.load(self)  # whole already
-        return replace(self, new)
+        torch.load(old)  # whole already
+        return replace(old, new)
 
-    monkeypatch.setattr(type(path), "replace", spy)
-    monkeypatch.setattr(checkpoint_module.os, "fsync", lambda file: events.append("sync") or sync(file))
+    monkeypatch.setattr(os, "replace", spy)
+    monkeypatch.setattr(os, "fsync", lambda file: events.append("sync") or sync(file))
     save_checkpoint(path, {"network": nn.Linear(2, 2).state_dict()})
     assert events[:2] == ["sync", "rename"] and path.is_file()
 
@@ -224,3 +270,74 @@ def test_an_env_id_that_imports_a_module_is_code_too(make_network, make_batch, t
     save_checkpoint(tmp_path / "last.pt", state | {"config": config})
     with pytest.raises(CheckpointError, match=r"env.id imports a module"):
         load_checkpoint(tmp_path / "last.pt")
+
+
+def test_g01_numpy_comes_back_as_it_was(tmp_path):
+    state = {key: {} for key in checkpoint_module.ENTRIES}
+    backwards = np.arange(6, dtype=np.float32).reshape(2, 3)[::-1]
+    backwards.flags.writeable = False
+    env = {
+        "array": backwards,
+        "empty": np.zeros((0, 2), np.int64),
+        "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),  # BLAS gives other last bits for another order
+        "bytes": np.array([7, 8], np.uint8),
+        "flags": np.array(True),
+        "scalar": np.float32(0.1),
+        "generator": np.random.default_rng(3).bit_generator.state,  # integers of 128 bits
+        "legacy": np.random.RandomState(3).get_state(),  # a tuple with an array
+        "nested": [(1, "a", None), {"b": [np.int16(-5)]}],
+    }
+    save_checkpoint(tmp_path / "last.pt", state | {"env": env})
+    raw = torch.load(tmp_path / "last.pt", weights_only=True)["env"]
+    assert all(leaf is None or type(leaf) in (torch.Tensor, int, float, str, bool) for _, leaf in leaves(raw))
+    found = load_checkpoint(tmp_path / "last.pt")["env"]
+    for name in ("array", "empty", "columns", "bytes", "flags"):
+        assert found[name].dtype == env[name].dtype and np.array_equal(found[name], env[name])
+    assert found["columns"].strides == env["columns"].strides
+    assert type(found["scalar"]) is np.float32 and found["scalar"] == env["scalar"]
+    assert found["generator"] == env["generator"] and found["nested"] == env["nested"]
+    assert type(found["nested"][0]) is tuple and type(found["nested"][1]["b"][0]) is np.int16
+    right, back = np.random.RandomState(3), np.random.RandomState(0)
+    back.set_state(found["legacy"])
+    assert back.normal() == right.normal()
+
+
+def adam(rates, steps=0):
+    """Adam over layers `a` and `b`, one group for each rate; with `steps` steps behind it."""
+    torch.manual_seed(0)
+    layers = nn.ModuleDict({"a": nn.Linear(2, 1), "b": nn.Linear(1, 1)})
+    groups = {}
+    for name, parameter in layers.named_parameters():
+        groups.setdefault(rates[name[0]], []).append((name, parameter))
+    optimizer = torch.optim.Adam([{"params": named, "lr": rate} for rate, named in groups.items()])
+    for _ in range(steps):
+        optimizer.zero_grad()
+        layers["b"](layers["a"](torch.ones(1, 2))).sum().backward()
+        optimizer.step()
+    return layers, optimizer
+
+
+def test_an_optimizer_goes_on_by_name_though_its_groups_are_others(tmp_path):
+    layers, trained = adam({"a": 0.1, "b": 0.1}, steps=3)
+    fresh_layers, fresh = adam({"a": 0.02, "b": 0.5})
+    load_optimizer(fresh, trained.state_dict(), tmp_path)
+    assert [group["lr"] for group in fresh.param_groups] == [0.02, 0.5]  # the config's
+    for name, parameter in fresh_layers.named_parameters():
+        state = trained.state[layers.get_parameter(name)]
+        assert set(fresh.state[parameter]) == set(state) == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(fresh.state[parameter][key], state[key]) for key in state)
+
+
+def test_a_parameter_that_was_never_stepped_has_no_state_afterwards(tmp_path):
+    _, untrained = adam({"a": 0.1, "b": 0.1})
+    _, fresh = adam({"a": 0.1, "b": 0.1})
+    load_optimizer(fresh, untrained.state_dict(), tmp_path)
+    assert fresh.state_dict()["state"] == {}
+
+
+def test_an_optimizer_of_other_parameters_is_refused_by_name(tmp_path):
+    _, optimizer = adam({"a": 0.1, "b": 0.1})
+    state = deepcopy(optimizer.state_dict())
+    state["param_groups"][0]["param_names"][0] = "c.weight"
+    with pytest.raises(CheckpointError, match=r"entry 'optimizer' does not fit: a\.weight, c\.weight"):
+        load_optimizer(optimizer, state, tmp_path)

@@ -6,6 +6,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import TransformObservation
 from tensordict import TensorDict
 
+from mhrl.checkpoint import from_plain, to_plain
 from mhrl.collector import Collector
 from mhrl.envs import NonFiniteError, action_leaves, env_seeds, make_factory, make_vector_env, observation_leaves
 from mhrl.envs.probe import Bandit, ConstObs, Counter
@@ -19,7 +20,7 @@ class Zero:
     def __init__(self, shape=(1,), value=0.0):
         self.shape, self.value, self.frames, self.seen = shape, value, [], []
 
-    def act(self, observation, frames):
+    def act(self, observation, frames, is_init):
         assert not torch.is_grad_enabled()
         self.frames.append(frames)
         self.seen.append(observation)
@@ -30,7 +31,7 @@ class Zero:
 class Probing:
     """An affine policy of the observation: tells rollouts of different states apart."""
 
-    def act(self, observation, frames):
+    def act(self, observation, frames, is_init):
         return {"action": torch.tanh(observation["observation"].sum(-1, keepdim=True))}
 
 
@@ -211,7 +212,7 @@ def test_a09_actions_are_inside_a_float64_box():
     space = Box(np.array([0.1, 2.0]), np.array([0.3, 2.0]), dtype=np.float64)
 
     class Extremes:
-        def act(self, observation, frames):
+        def act(self, observation, frames, is_init):
             return {"action": torch.tensor([[0.1, 9.0], [0.3, -9.0], [0.2, 2.0]])}  # float32(0.3) is above 0.3
 
     factory = make_factory(Noise, {"observation_space": UNIT, "action_space": space})
@@ -370,18 +371,18 @@ def test_h02_non_finite_dict_observation_names_its_key():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_h02_non_finite_action_stops_before_the_env(value):
     class Sick:
-        def act(self, observation, frames):
+        def act(self, observation, frames, is_init):
             return {"action": torch.tensor([[0.0], [value if frames >= 4 else 0.0]])}
 
     collector = collector_of(make_factory(Broken, {"at": 9}), 2, Sick())
-    with pytest.raises(NonFiniteError, match="non-finite action from env 1 at frames 4"):
+    with pytest.raises(NonFiniteError, match="non-finite action for env 1 at frames 4"):
         collect(collector)
     assert collector.env.get_attr("steps") == (2, 2)
 
 
 def test_action_of_another_shape_is_refused():
     class Flat:
-        def act(self, observation, frames):
+        def act(self, observation, frames, is_init):
             return {"action": torch.zeros(2)}
 
     with pytest.raises(ValueError, match=r"actions of shape \(2, 1\), got \(2,\)"):
@@ -392,7 +393,102 @@ def test_policy_may_return_a_parameter():
     class Constant:
         weight = torch.nn.Parameter(torch.full((1, 1), 0.25))
 
-        def act(self, observation, frames):
+        def act(self, observation, frames, is_init):
             return {"action": self.weight}
 
     assert collect(collector_of(make_factory(Counter, {"length": 5}), policy=Constant()))["action"].unique() == 0.25
+
+
+def plain(state):
+    """As a checkpoint holds and returns it."""
+    return from_plain(to_plain(state))
+
+
+@BOTH
+@pytest.mark.parametrize("learning_starts", [0, 100])
+def test_d02_a_collector_goes_on_where_another_stopped(mode, learning_starts):
+    options = {"num_envs": 2, "mode": mode, "policy": Probing(), "learning_starts": learning_starts}
+    whole = collector_of(make_factory(gymnasium.make, {"id": "Pendulum-v1"}), total_frames=900, **options)
+    rows = collect(whole)
+    first = collector_of(make_factory(gymnasium.make, {"id": "Pendulum-v1"}), total_frames=500, **options)
+    before = collect_keeping(first)
+    state = plain(first.state_dict())
+    first.close()
+    second = collector_of(make_factory(gymnasium.make, {"id": "Pendulum-v1"}), total_frames=900, **options)
+    assert second.load_state_dict(state, 500) is None
+    after = collect_keeping(second)
+    both = torch.cat([before, after])
+    assert all(both[key].equal(rows[key]) for key in rows.keys(True, True))
+    assert second.pop_episodes() == whole.pop_episodes()
+    second.close()
+
+
+def collect_keeping(collector):
+    return torch.cat(list(collector))
+
+
+def test_d02_without_the_envs_new_episodes_begin_with_new_numbers():
+    collector = collector_of(make_factory(Counter, {"length": 5}), 2, total_frames=14)
+    rows = collect_keeping(collector)
+    assert rows["collector", "traj_ids"][-1].tolist() == [2, 3] and not rows["next", "done"][-1].any()
+    state = plain(collector.state_dict(envs=False))
+    collector.close()
+    other = collector_of(make_factory(Counter, {"length": 5}), 2, total_frames=24)
+    assert "env 0" in other.load_state_dict(state, 14)
+    after = collect_keeping(other)
+    assert after["observation"][..., 0].T.tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert after["collector", "traj_ids"].T.tolist() == [[4] * 5, [5] * 5]
+    assert after["is_init"][..., 0].T.tolist() == [[True, False, False, False, False]] * 2
+    assert other.pop_episodes() == ([5.0] * 4, [5] * 4)  # two before, two after; the two that were cut do not count
+    other.close()
+
+
+class Glitch(Counter):
+    """Counts to nine; at its step `at` says NaN, as `key`."""
+
+    def __init__(self, at, key, length=9):
+        super().__init__(length)
+        self.at, self.key, self.steps = at, key, 0
+
+    def step(self, action):
+        self.steps += 1
+        observation, reward, *rest = super().step(action)
+        if self.steps == self.at:
+            return (observation * np.nan, reward, *rest) if self.key == "observation" else (observation, np.nan, *rest)
+        return (observation, reward, *rest)
+
+
+@BOTH
+@pytest.mark.parametrize("key", ["observation", "reward"])
+@pytest.mark.parametrize("frames_per_rollout", [1, 4])
+def test_h02_a_bad_row_is_left_out_and_its_env_reset(mode, key, frames_per_rollout, caplog):
+    factories = [make_factory(Counter, {"length": 9}), make_factory(Glitch, {"at": 3, "key": key})]
+    options = {"total_frames": 20, "on_nonfinite": "skip", "frames_per_rollout": frames_per_rollout}
+    collector = collector_of(factories, 2, mode=mode, **options)
+    rows = collect(collector)
+    assert collector.frames == 20 and collector.skipped_rows == 1
+    assert all(torch.isfinite(rows[k]).all() for k in ("observation", ("next", "observation"), ("next", "reward")))
+    # Ten vector steps but the third. Env 0 goes on, env 1 begins again; both have a new trajectory.
+    assert rows["observation"][..., 0].T.tolist() == [[0, 1, 3, 4, 5, 6, 7, 8, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6]]
+    assert rows["next", "observation"][..., 0].T.tolist() == [[1, 2, 4, 5, 6, 7, 8, 9, 1], [1, 2, 1, 2, 3, 4, 5, 6, 7]]
+    assert rows["collector", "traj_ids"].T.tolist() == [[0, 0, 2, 2, 2, 2, 2, 2, 4], [1, 1, 3, 3, 3, 3, 3, 3, 3]]
+    assert rows["is_init"][..., 0].T.tolist()[1] == [True, False, True] + [False] * 6
+    assert rows["next", "done"][..., 0].T.tolist() == [[False] * 7 + [True, False], [False] * 9]
+    assert f"non-finite {key} from env 1 at frames 4" in caplog.text
+
+
+def test_h02_a_failed_rollout_counts_no_frames():
+    collector = collector_of(make_factory(Glitch, {"at": 7, "key": "reward"}), total_frames=20, frames_per_rollout=5)
+    with pytest.raises(NonFiniteError, match="non-finite reward from env 0 at frames 6"):
+        collect_keeping(collector)
+    assert collector.frames == 5
+    collector.close()
+
+
+def test_the_policy_is_told_where_episodes_begin():
+    policy = Zero()
+    told = []
+    act = policy.act
+    policy.act = lambda observation, frames, is_init: told.append(is_init.tolist()) or act(observation, frames, is_init)
+    collect(collector_of([make_factory(Counter, {"length": n}) for n in (2, 3)], 2, policy, total_frames=10))
+    assert told == [[True, True], [False, False], [True, False], [False, True], [True, False]]

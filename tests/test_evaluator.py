@@ -4,7 +4,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from mhrl.envs import action_leaves, make_factory, make_vector_env, observation_leaves
+from mhrl.envs import NonFiniteError, action_leaves, make_factory, make_vector_env, observation_leaves
 from mhrl.evaluator import Evaluation, Evaluator
 
 
@@ -106,3 +106,30 @@ def test_the_policy_is_in_evaluation_mode():
     assert policy.training
     evaluator_of(counters(3), 1, policy).run()
     assert policy.modes == {False}
+
+
+class Blind(Seeded):
+    """Sees NaN, from the step `at` on; 0 is the reset."""
+
+    observation_space = Box(-100, 100, (1,), np.float32)
+
+    def __init__(self, at):
+        self.at, self.steps = at, 0
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return observation * (np.nan if self.at == 0 else 1), info
+
+    def step(self, action):
+        self.steps += 1
+        observation, *rest = super().step(action)
+        return observation * (np.nan if self.steps >= self.at else 1), *rest
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_h02_an_evaluation_names_what_is_not_finite(at):
+    evaluator = evaluator_of([make_factory(Blind, {"at": 99}), make_factory(Blind, {"at": at})], 12)
+    with pytest.raises(NonFiniteError, match="non-finite observation from env 1 in an evaluation"):
+        evaluator.run()
+    with pytest.raises(NonFiniteError, match="non-finite action for env 0, 1 in an evaluation"):
+        evaluator_of([make_factory(Seeded)] * 2, 2, Constant(float("nan"))).run()

@@ -12,6 +12,7 @@ from mhrl.envs.probe import ConstObs
 from mhrl.heads import CriticHead, DeterministicHead
 from mhrl.learner import Learner, first_nonfinite
 from mhrl.network import GreedyPolicy, HeadSpec, Network
+from mhrl.normaliser import Normaliser
 from mhrl.objectives import DDPG
 from mhrl.replay import UniformReplay
 from mhrl.trunks import IdentityTrunk
@@ -239,3 +240,57 @@ def test_first_nonfinite_finds_key_and_row():
     assert first_nonfinite(batch) == "next/obs in row 3"
     batch["weight"][2] = float("nan")  # of the batch's own shape
     assert first_nonfinite(batch) == "weight in row 2"
+
+
+def test_the_state_brings_counters_and_the_next_report_back(make_network, make_batch):
+    network = make_network()
+    objective = DDPG(network, WeightedSum(), policy_delay=2)
+    learner, batch = learner_of(objective), make_batch(network)
+    for _ in range(3):
+        learner.update(batch)
+    learner.measure()
+    learner.update(batch)
+    other = learner_of(objective)
+    other.load_state_dict(learner.state_dict())
+    assert (other.updates, other.skipped_updates) == (4, 0)
+    said = learner.report()
+    assert other.report() == said and "loss/arm" in said and "trunk/grad_norm/value" in said
+    assert other.state_dict()["report"]["measure"] is True
+
+
+def test_the_normaliser_comes_before_the_objective_and_replay_stays_raw(make_network, make_batch):
+    network = make_network()
+    objective = DDPG(network, WeightedSum())
+    seen = []
+
+    class Halve(Normaliser):
+        def update(self, rollout): ...
+
+        def observation(self, leaves): ...
+
+        def batch(self, batch):
+            halved = batch.copy()
+            halved["observation"] = batch["observation"] / 2
+            seen.append(halved)
+            return halved
+
+    batch = make_batch(network)
+    raw = batch.clone()
+    losses, _ = objective.losses(Halve((), 1).batch(batch))
+    learner = learner_of(objective, normaliser=Halve((), 1))
+    learner.update(batch)
+    assert len(seen) == 2
+    assert learner.report()["loss/value"] == losses["value"].item()
+    assert all(batch[key].equal(raw[key]) for key in raw.keys(True, True))
+
+
+def test_c04_the_priority_is_the_absolute_error_of_the_value(make_network, make_batch):
+    network = make_network()
+    objective = DDPG(network, WeightedSum())
+    batch = make_batch(network)
+    with torch.no_grad():
+        features = network.trunk_features(network.observe(batch))
+        value = network.value(features, network.observe(batch), network.stored_action(batch))
+        right = (value - objective.target_value(batch)).abs()
+    learner_of(objective).update(batch)
+    torch.testing.assert_close(batch["priority"], right, rtol=0, atol=1e-6)

@@ -54,7 +54,7 @@ def test_a_checkpoint_that_does_not_fit_its_config_is_refused_by_key(trained):
     state["network"].pop("head_actor.body.0.weight")
     save_checkpoint(path, state)
     with pytest.raises(CheckpointError, match=r"(?s)last.pt: entry 'network' .*head_actor.body.0.weight"):
-        load_run(trained)
+        load_run(path)
 
 
 def test_neither_run_nor_checkpoint(tmp_path):

@@ -156,22 +156,41 @@ def test_open_says_what_there_is_instead(tmp_path):
         RunFolder.open("outputs/one/checkpoints/last.pt")
 
 
-def test_discard_leaves_no_trace_of_a_run_that_never_started(tmp_path):
-    first = RunFolder.create(None, "a", 0)
-    second = RunFolder.create(None, "a", 0)
-    second.write_config("a: 1\n")
-    second.discard()
-    assert not second.path.exists()
-    assert (tmp_path / "outputs" / "last").resolve() == first.path
-    (tmp_path / "mine").mkdir()
-    mine = RunFolder.create("mine", "a", 0)
-    mine.write_run_json()
-    mine.discard()
-    assert list(mine.path.iterdir()) == []  # the user made it
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    first = RunFolder.create("mine", "a", 0)
+    with pytest.raises(FileExistsError, match="mine is in use by another process"):
+        RunFolder(tmp_path / "mine").lock()
+    first.unlock()
+    second = RunFolder(tmp_path / "mine")
+    second.lock()
+    second.unlock()
 
 
-def test_discard_keeps_a_run_that_has_something(tmp_path):
-    folder = RunFolder.create(None, "a", 0)
-    folder.metrics.touch()
-    folder.discard()
-    assert folder.metrics.exists()
+def test_a_kill_lets_the_folder_go(tmp_path):
+    script = (
+        "from mhrl.run_folder import RunFolder; RunFolder.create('mine', 'a', 0); print('made', flush=True); input()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, **pipes
+    )
+    assert process.stdout.readline() == "made\n"
+    with pytest.raises(FileExistsError, match="in use"):
+        RunFolder(tmp_path / "mine").lock()
+    process.kill()
+    process.communicate(timeout=20)
+    RunFolder(tmp_path / "mine").lock()
+
+
+def test_a_resumption_is_noted_beside_the_first_start(tmp_path):
+    folder = RunFolder.create("mine", "a", 0)
+    folder.write_run_json()
+    started = folder.read()["started"]
+    folder.update(status="interrupted")
+    folder.write_resumed(300)
+    folder.update(status="failed")
+    folder.write_resumed(450)
+    found = folder.read()
+    assert found["status"] == "running" and found["ended"] is None and found["started"] == started
+    assert [entry["frames"] for entry in found["resumed"]] == [300, 450]
+    assert found["resumed"][0]["argv"] == sys.argv and found["resumed"][0]["versions"]["mhrl"] == __version__

@@ -1,17 +1,29 @@
 """Configuration: open mappings, head kinds, and our own check of the composed whole. Imports no torch."""
 
-from mhrl.config.check import SCHEMA, ConfigError, check_arguments, check_at_least, check_keys, check_present, nearest
+from mhrl.config.arguments import check_arguments
+from mhrl.config.check import Group, check_fields, check_present
+from mhrl.config.env import check_env, find_spec
+from mhrl.config.errors import ConfigError, nearest
 from mhrl.config.kinds import head_kinds
 from mhrl.config.open_mappings import register
+from mhrl.config.schema import ENV_FIELDS, SCHEMA, Rate, check_config
+from mhrl.config.values import conform, kind_of
 
 __all__ = [
+    "ENV_FIELDS",
     "SCHEMA",
     "ConfigError",
+    "Group",
+    "Rate",
     "check_arguments",
-    "check_at_least",
-    "check_keys",
+    "check_config",
+    "check_env",
+    "check_fields",
     "check_present",
+    "conform",
+    "find_spec",
     "head_kinds",
+    "kind_of",
     "nearest",
     "register",
 ]

@@ -3,16 +3,26 @@
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+OPEN = ("heads", "losses", "trunk", "objective", "aggregator", "optimizer", "exploration", "normaliser")
+
 
 def _open() -> DictConfig:
     return OmegaConf.create({}, flags={"struct": False})
 
 
 def register() -> None:
-    """Store the node `open_mappings`: `heads`, `losses` and `env.kwargs` accept any key; we check them ourselves.
+    """Store the node `open_mappings`: these mappings accept any key, without `+`; we check them ourselves.
 
-    `env.vectorization_mode` has its default here, so that an env YAML of a user's own need not repeat it.
+    `heads`, `losses` and `env.kwargs` hold names of the user's. The fields of a group depend on its choice, which on
+    resume only the checkpoint knows: `resume=<run> trunk.lr=1e-4`.
+
+    `env.vectorization_mode` and `env.step_timeout` have their defaults here, so that an env YAML of a user's own need
+    not repeat them.
     """
-    node = OmegaConf.create({"heads": {}, "losses": {}, "env": {"kwargs": {}, "vectorization_mode": "sync"}})
-    node.heads, node.losses, node.env.kwargs = _open(), _open(), _open()
+    node = OmegaConf.create(
+        {"heads": {}, "losses": {}, "env": {"kwargs": {}, "vectorization_mode": "sync", "step_timeout": 300.0}}
+    )
+    node.env.kwargs = _open()
+    for key in OPEN:
+        node[key] = _open()
     ConfigStore.instance().store(name="open_mappings", node=node)

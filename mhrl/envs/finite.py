@@ -1,5 +1,7 @@
 """Where numbers from an env or a policy enter: none may be NaN or infinite."""
 
+from typing import Literal
+
 import numpy as np
 
 # Rewards are stored, and networks compute, in float32: a larger number is an infinity there.
@@ -7,22 +9,37 @@ _LARGEST = np.finfo(np.float32).max
 
 
 class NonFiniteError(ValueError):
-    """The env or the policy returned a NaN or an infinity (in float32)."""
+    """The env or the policy returned a NaN or an infinity (in float32).
+
+    Attributes:
+        envs: which envs.
+    """
+
+    def __init__(self, message: str, envs: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.envs = envs
 
 
-def check_finite(values: np.ndarray, name: str, when: str) -> None:
+def check_finite(values: np.ndarray, name: str, when: str, origin: Literal["from", "for"] = "from") -> None:
     """Refuse numbers that are not finite in float32.
 
     Args:
         values: `[N, *]`, one row an env.
         name: what they are, for the message.
         when: where the run is, for the message.
+        origin: `from` an env, or `for` it: an action comes from the policy.
 
     Raises:
         NonFiniteError: naming the envs and the values.
     """
     if np.abs(values).max() <= _LARGEST:  # False for NaN
         return
-    bad = ~(np.abs(values) <= _LARGEST).reshape(len(values), -1).all(-1)
-    envs = ", ".join(map(str, np.flatnonzero(bad)))
-    raise NonFiniteError(f"non-finite {name} from env {envs} {when}: {values[bad]}")
+    bad = ~finite_rows(values)
+    envs = tuple(np.flatnonzero(bad).tolist())
+    numbers = ", ".join(map(str, envs))
+    raise NonFiniteError(f"non-finite {name} {origin} env {numbers} {when}: {values[bad]}", envs)
+
+
+def finite_rows(values: np.ndarray) -> np.ndarray:
+    """Return which rows of `values` `[N, *]` are finite in float32: `[N]` bool."""
+    return (np.abs(values) <= _LARGEST).reshape(len(values), -1).all(-1)

@@ -31,6 +31,11 @@ class Leaf:
     space: Space[Any]
 
     @property
+    def path(self) -> str:
+        """The key as one word, for messages: `observation.img`."""
+        return self.key if isinstance(self.key, str) else ".".join(self.key)
+
+    @property
     def box(self) -> spaces.Box:
         """The space, where it is known to be a Box.
 

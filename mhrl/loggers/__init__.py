@@ -2,7 +2,7 @@
 
 from mhrl.loggers.base import HeadRow, Logger, Loggers, LossRow, Outcome, RunInfo
 from mhrl.loggers.console import ConsoleLogger
-from mhrl.loggers.jsonl import JsonlLogger
+from mhrl.loggers.jsonl import JsonlLogger, best_evaluation
 from mhrl.loggers.wandb import WandbLogger, resolve_mode
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "Outcome",
     "RunInfo",
     "WandbLogger",
+    "best_evaluation",
     "resolve_mode",
 ]

@@ -1,8 +1,10 @@
 """The log of `mhrl` and Python's warnings, for the time of one run."""
 
+import io
 import logging
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import final
 
 from rich.console import Console
@@ -16,9 +18,10 @@ class LogCapture:
     """Sends the log of `mhrl` and Python's warnings to `train.log` and to the screen, until closed."""
 
     def __init__(self, info: RunInfo, screen: Console) -> None:
-        self.file = logging.FileHandler(info.run_dir / "train.log", encoding="utf-8")
-        self.file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-        handlers = [self.file, _ScreenHandler(screen)]
+        self.file = _LogFile(info.run_dir / "train.log")
+        to_file = logging.StreamHandler(self.file)
+        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        handlers = [to_file, _ScreenHandler(screen)]
         # A handler of the root that writes to the terminal would say everything twice, and through the progress bar.
         streams = [getattr(handler, "stream", None) for handler in logging.getLogger().handlers]
         twice = any(stream is not None and stream in (sys.stdout, sys.stderr) for stream in streams)
@@ -41,6 +44,32 @@ class LogCapture:
         self.file.close()
 
 
+@final
+class _LogFile(io.TextIOBase):
+    """Appends text to a file, unbuffered. What cannot be written (a full disk) is lost, and said once.
+
+    A buffer would keep what failed, and raise it again when it is closed or collected.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._raw = io.FileIO(path, "a")
+        self._failed = False
+
+    def write(self, text: str) -> int:
+        try:
+            self._raw.write(text.encode("utf-8", "replace"))
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                logging.getLogger("mhrl").warning("train.log lacks lines from here on: %s", error)
+        return len(text)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._raw.close()
+
+
+@final
 class _ScreenHandler(logging.Handler):
     """Shows log messages above the progress bar, in short."""
 

@@ -52,7 +52,10 @@ class LossRow:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known before the first env step. `wandb` is a sentence: the mode and why."""
+    """What is known before the first env step.
+
+    `wandb` is a sentence: the mode and why. `resumed` is the checkpoint with which the run goes on, at `frames`.
+    """
 
     version: str
     experiment: str
@@ -66,6 +69,8 @@ class RunInfo:
     heads: tuple[HeadRow, ...] = ()
     losses: tuple[LossRow, ...] = ()
     notes: tuple[str, ...] = ()
+    resumed: str | None = None
+    frames: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Outcome:
 
 
 class Logger(ABC):
-    """A listener of one run: `start` once, `log` per row, `finish` once.
+    """A listener of one run: `start` once, `log` per row, `video` per film, `finish` once.
 
     A row holds `frames` (env transitions) and `updates` (gradient updates), both int, and metrics such as
     `eval/return_mean` or `loss/value`; all values are plain Python numbers.
@@ -95,6 +100,9 @@ class Logger(ABC):
     @abstractmethod
     def log(self, row: Row) -> None:
         """Takes one row."""
+
+    def video(self, path: Path, frames: int) -> None:  # noqa: B027 (most listeners have no use for it)
+        """Takes the film of an evaluation at `frames`, a finished file."""
 
     @abstractmethod
     def finish(self, outcome: Outcome) -> None:
@@ -109,16 +117,17 @@ class Loggers(Logger):
 
     Args:
         *loggers: The listeners, in the order in which they are started.
+        after: On resume, the checkpoint's `frames`: the axis goes on past it.
 
     Attributes:
         errors: How many calls to a listener have failed.
     """
 
-    def __init__(self, *loggers: Logger) -> None:
+    def __init__(self, *loggers: Logger, after: int = -1) -> None:
         self.loggers = loggers
         self.errors = 0
         self._warned: set[int] = set()
-        self._last_frames = -1
+        self._last_frames = after
 
     def start(self, info: RunInfo) -> None:
         """Starts every listener."""
@@ -126,11 +135,11 @@ class Loggers(Logger):
             self._guard(logger, logger.start, info)
 
     def log(self, row: Row) -> None:
-        """Passes the row to every listener.
+        """Passes the row to every listener, as plain numbers: a tensor would keep its graph alive.
 
         Raises:
             ValueError: `frames` or `updates` is no int, or `frames` does not exceed the last row's: all axes
-                count env transitions, and each point of an axis is written once.
+                count env transitions, and each point of an axis is written once. A value is no single number.
         """
         for key in ("frames", "updates"):
             if not isinstance(row.get(key), int):
@@ -139,20 +148,36 @@ class Loggers(Logger):
         if frames <= self._last_frames:
             raise ValueError(f"a row at frames={frames} after one at frames={self._last_frames}: frames only grow")
         self._last_frames = frames
+        plain = {key: _plain(key, value) for key, value in row.items()}
         for logger in self.loggers:
-            self._guard(logger, logger.log, row)
+            self._guard(logger, logger.log, plain)
+
+    def video(self, path: Path, frames: int) -> None:
+        """Passes a film to every listener."""
+        for logger in self.loggers:
+            self._guard(logger, logger.video, path, frames)
 
     def finish(self, outcome: Outcome) -> None:
         """Finishes every listener, the first one last."""
         for logger in reversed(self.loggers):
             self._guard(logger, logger.finish, outcome)
 
-    def _guard(self, logger: Logger, call: Callable[[Any], None], argument: object) -> None:
+    def _guard(self, logger: Logger, call: Callable[..., None], *arguments: object) -> None:
         try:
-            call(argument)
+            call(*arguments)
         except Exception as error:
             self.errors += 1
             if id(logger) not in self._warned:
                 self._warned.add(id(logger))
                 text = "%s failed, the run goes on without it: %s: %s"
                 _log.warning(text, type(logger).__name__, type(error).__name__, error, exc_info=True)
+
+
+def _plain(key: str, value: Any) -> int | float:  # noqa: ANN401
+    """A number of Python, numpy or torch as Python's own."""
+    if isinstance(value, int | float):
+        return value
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"metric {key!r} is {value!r}: one number is expected") from error

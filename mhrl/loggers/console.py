@@ -37,12 +37,13 @@ class ConsoleLogger(Logger):
         self._progress: Progress | None = None
         self._log_capture: LogCapture | None = None
         self._frames_per_s = 0.0
+        self._updating = False  # whether the rows' speed is that of frames with updates, as most are
 
     def start(self, info: RunInfo) -> None:
         """Shows the first block."""
         self._info = info
         self._log_capture = LogCapture(info, self._screen)
-        file = Console(file=self._log_capture.file.stream, width=_FILE_WIDTH, color_system=None, **_PLAIN)  # type: ignore[arg-type]
+        file = Console(file=self._log_capture.file, width=_FILE_WIDTH, color_system=None, **_PLAIN)  # type: ignore[arg-type]
         self._in_file, self._on_screen = Sheet(file, info), Sheet(self._screen, info)
         for part in _first_block(info):
             self._say(part)
@@ -57,20 +58,25 @@ class ConsoleLogger(Logger):
                 expand=True,
                 refresh_per_second=2,
             )
-            self._task = self._progress.add_task("", total=info.total_frames, frames="starting")
+            frames = self._counted(info.frames) if info.frames else "starting"
+            self._task = self._progress.add_task("", total=info.total_frames, completed=info.frames, frames=frames)
             self._progress.start()
 
     def log(self, row: Row) -> None:
-        """Adds a line to the table; columns that the row lacks show `-`."""
-        self._frames_per_s = float(row.get("perf/frames_per_s", self._frames_per_s))
+        """Adds a line to the table; columns that the row lacks show `-`.
+
+        So does the ETA until a row whose speed is one with updates from first to last: warm-up is much faster.
+        """
+        if self._updating:
+            self._frames_per_s = float(row.get("perf/frames_per_s", self._frames_per_s))
+        self._updating = self._updating or ("perf/frames_per_s" in row and row["updates"] > 0)
         left = self._info.total_frames - row["frames"]
         eta = duration(left / self._frames_per_s) if self._frames_per_s > 0 else "-"
         with suppress(*_CLOSED):
             self._on_screen.add(row, eta)
         self._in_file.add(row, eta)
         if self._progress is not None:
-            frames = f"{row['frames']:,} / {self._info.total_frames:,} frames"
-            self._progress.update(self._task, completed=row["frames"], frames=frames)
+            self._progress.update(self._task, completed=row["frames"], frames=self._counted(row["frames"]))
 
     def finish(self, outcome: Outcome) -> None:
         """Shows the last block and lets the log and the terminal go."""
@@ -83,6 +89,9 @@ class ConsoleLogger(Logger):
                 self._say(part)
             self._log_capture.close()
             self._log_capture = None
+
+    def _counted(self, frames: float) -> str:
+        return f"{frames:,} / {self._info.total_frames:,} frames"
 
     def _say(self, part: RenderableType) -> None:
         soft_wrap = isinstance(part, Text)  # commands and paths stay in one piece
@@ -125,9 +134,10 @@ def _first_block(info: RunInfo) -> list[RenderableType]:
         factor = "-" if loss.trunk_factor is None else f"{loss.trunk_factor:g}"
         losses.add_row(loss.name, _few(loss.trains), f"{loss.weight:g}", factor, loss.row)
     title = Text.assemble((f"mhrl {info.version}", "bold"), f"  {info.experiment}")
+    resumed = [] if info.resumed is None else [Text(f"resumed from {info.resumed} at {info.frames:,} frames")]
     notes = [Text(f"  note: {note}", style="yellow") for note in info.notes]
     tables = [Padding(table, (1, 0, 0, 1), expand=False) for table in (heads, losses) if table.row_count]
-    return [title, facts, *tables, *([Text()] if notes else []), *notes]
+    return [title, *resumed, facts, *tables, *([Text()] if notes else []), *notes]
 
 
 def _last_block(outcome: Outcome) -> list[RenderableType]:

@@ -62,13 +62,15 @@ class WandbLogger(Logger):
         tags: Tags of the run.
         entity: The user or team; the account's default if left out.
         notes: Free text.
-        run_id: On resume, the id of the run to continue.
+        run_id: On resume, the id of the run to continue. Online its rows are added to the run's; offline they make a
+            second folder with the same id, and `wandb sync` joins the two. Rows carry their `frames` and no step of
+            W&B's own, which would be refused where it goes back.
         init_timeout: Seconds to wait for the server before falling back.
 
     Attributes:
         mode: The effective mode; after `start`, the one in use.
         reason: Why.
-        run_id: The run's id, or None when disabled or not started.
+        run_id: The run's id; None before the start of a new run, and when it is not logged.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class WandbLogger(Logger):
         init_timeout: float = 20.0,
     ) -> None:
         self.mode, self.reason = resolve_mode(mode)
-        self.run_id = run_id if self.mode != "disabled" else None
+        if self.mode != "disabled" and not _importable():
+            self.mode, self.reason = "disabled", "wandb cannot be imported"
+        self.run_id = self._continued = run_id
         self._dir = Path(dir).absolute()
         self._init_timeout = init_timeout
         self._resume = "allow" if run_id else None
@@ -95,12 +99,19 @@ class WandbLogger(Logger):
         self._run: wandb.Run | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Opens the run; a failing online start becomes an offline one."""
+        """Opens the run; a failing online start becomes an offline one, and leaves nothing behind."""
         if self.mode == "disabled":
             return
-
-        self._dir.mkdir(parents=True, exist_ok=True)  # wandb warns about a root that does not exist yet
         self._owned = not _in_use()
+        try:
+            self._open(info)
+        finally:
+            if self._run is None:
+                self.mode, self.reason, self.run_id = "disabled", "the start failed", self._continued
+                self._release()
+
+    def _open(self, info: RunInfo) -> None:
+        self._dir.mkdir(parents=True, exist_ok=True)  # wandb warns about a root that does not exist yet
         self.run_id = self.run_id or secrets.token_hex(4)
         if self.mode == "online":
             older = self._folders()
@@ -124,6 +135,13 @@ class WandbLogger(Logger):
         """Sends one row, on the axis `frames`."""
         if self._run is not None:
             self._run.log(dict(row))
+
+    def video(self, path: Path, frames: int) -> None:
+        """Sends a film, as `eval/video`."""
+        if self._run is not None:
+            import wandb
+
+            self._run.log({"frames": frames, "eval/video": wandb.Video(str(path), format="mp4")})
 
     def finish(self, outcome: Outcome) -> None:
         """Closes the run and wandb's service process."""
@@ -169,6 +187,14 @@ class WandbLogger(Logger):
         """Ends wandb's service process, unless somebody else in this process uses it."""
         if self._owned:
             _teardown()
+
+
+def _importable() -> bool:
+    try:
+        import wandb  # noqa: F401
+    except Exception:  # an installation may be broken in any way
+        return False
+    return True
 
 
 def _in_use() -> bool:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
@@ -64,5 +65,15 @@ class Objective(nn.Module, ABC):
         """Move the target network after update number `updates` (from 1), if it is due."""
 
     def process_rollout(self, rollout: TensorDictBase) -> TensorDictBase:
-        """What enters replay for a rollout `[T, N]`: the rollout itself."""
+        """What enters replay for a rollout `[T, N]`: the rollout itself; elsewhere perhaps fewer rows, even none."""
         return rollout
+
+    def cut(self) -> None:
+        """End every env's episode with the newest row that `process_rollout` still keeps back."""
+
+    def process_state(self) -> dict[str, Any]:
+        """What `process_rollout` carries from one rollout to the next, as plain values and tensors."""
+        return {}
+
+    def load_process_state(self, state: dict[str, Any]) -> None:
+        """Restore what `process_state` returned."""

@@ -3,11 +3,12 @@
 For a transition (s, a, r, s', terminated), features f = trunk(s), primes for the target network,
 acting heads k = 1..K and the joint action pi(f) = (pi_1(f), ..., pi_K(f)):
 
-    y       = r + gamma (1 - terminated) Q'(f'(s'), pi'(f'(s')))
+    y       = r + gamma^k (1 - terminated) Q'(f'(s'), pi'(f'(s')))
     value   = mean_B distance(Q(f, a), y)
     g_k     = dQ/da_k  at  (sg f, pi(f))
     loss_k  = mean_B -(Q + <g_k, pi_k(f) - sg pi_k(f)>)
 
+k is 1, or with `n_steps` > 1 up to `n_steps`: then r is the discounted sum of k rewards and s' lies k steps ahead.
 `sg` stops the gradient. The value of every loss_k is -Q; its gradient is the deterministic policy gradient
 (Silver et al., 2014, eq. 9) of head k alone. One critic pass and one vector-Jacobian product serve all heads.
 
@@ -23,14 +24,14 @@ Shapes: `*` is `[B]` or `[B, T]`, `F` features, `D` dimensions of a head.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Self, final
+from typing import Any, Self, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from mhrl.aggregators import BackwardAggregator
-from mhrl.functional import Distance, Reduction, distance, reduce, td_target
+from mhrl.functional import Distance, Reduction, cut_episodes, distance, n_step, reduce, td_target
 from mhrl.network import VALUE, ActorCritic
 from mhrl.objectives.base import Objective
 from mhrl.objectives.target import SoftUpdate, make_target
@@ -52,6 +53,8 @@ class DDPG(Objective):
         policy_delay: updates between two computations of the acting losses.
         loss_function: the value loss's distance.
         reduction: how per-sample losses become one.
+        n_steps: env steps in a row of replay, fewer at an episode's end; see `functional.n_step`. Nothing corrects for
+            actions that the policy would no longer take.
     """
 
     network: ActorCritic
@@ -68,6 +71,7 @@ class DDPG(Objective):
         policy_delay: int = 1,
         loss_function: Distance = "l2",
         reduction: Reduction = "mean",
+        n_steps: int = 1,
     ) -> None:
         super().__init__(aggregator)
         for option, number in (("gamma", gamma), ("tau", tau)):
@@ -76,6 +80,8 @@ class DDPG(Objective):
         for option, count in (("target_every", target_every), ("policy_delay", policy_delay)):
             if count < 1 or count != int(count):
                 raise ValueError(f"objective.{option} is {count}: a positive whole number of updates is expected")
+        if n_steps < 1 or n_steps != int(n_steps):
+            raise ValueError(f"objective.n_steps is {n_steps}: a positive whole number of env steps is expected")
         # An unknown name is refused here, not at the first update.
         reduce(distance(torch.zeros(1), torch.zeros(1), loss_function), reduction=reduction)
         self.network = network
@@ -89,6 +95,8 @@ class DDPG(Objective):
         self.policy_delay = policy_delay
         self.loss_function = loss_function
         self.reduction = reduction
+        self.n_steps = int(n_steps)
+        self._carry: TensorDictBase | None = None  # rows [<= n_steps - 1, N] that wait for the steps after them
 
     def _rows(self) -> dict[str, str]:
         """`{loss: row}`: `value` has a row; the acting losses share `actor` unless their `trunk_grad` differ."""
@@ -120,8 +128,9 @@ class DDPG(Objective):
     ) -> tuple[TensorDict, TensorDict]:
         """See `Objective.losses`.
 
-        Metrics: `pred_value`, `target_value`, `td_error` (squared) `[*]` from the value loss; from the acting
-        losses `state_action_value` `[*]` and `action_gradient/<head>` `[*, D]`, in value per env unit.
+        Metrics: `pred_value`, `target_value`, `td_error` (squared), `priority` (its absolute value) `[*]` from the
+        value loss; from the acting losses `state_action_value` `[*]` and `action_gradient/<head>` `[*, D]`, in value
+        per env unit.
 
         Args:
             batch: `[B]` or `[B, T]`.
@@ -145,10 +154,12 @@ class DDPG(Objective):
             target = self.target_value(batch) if target_value is None else target_value
             losses[VALUE] = reduce(distance(prediction, target, self.loss_function), weight, self.reduction)
             prediction = prediction.detach()
+            error = prediction - target
             metrics |= {
                 "pred_value": prediction,
                 "target_value": target,
-                "td_error": (prediction - target).square(),
+                "td_error": error.square(),
+                "priority": error.abs(),
             }
         return TensorDict(losses), TensorDict(metrics)
 
@@ -180,11 +191,13 @@ class DDPG(Objective):
     @torch.no_grad()
     def target_value(self, batch: TensorDictBase) -> Tensor:
         """`y` `[*]`, from the target network."""
+        value = next_value(self.target, self.target, batch)
+        steps = batch.get("steps_to_next_obs", None)
         return td_target(
             batch.get(("next", "reward")).squeeze(-1),
             batch.get(("next", "terminated")).squeeze(-1),
-            next_value(self.target, self.target, batch),
-            self.gamma,
+            value,
+            self.gamma if steps is None else self.gamma ** steps.squeeze(-1).to(value.dtype),
         )
 
     def summary(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -201,6 +214,29 @@ class DDPG(Objective):
         """Move the target by `tau` if `updates` is a multiple of `target_every`."""
         if updates % self.target_every == 0:
             self._soft_update(self.tau)
+
+    def process_rollout(self, rollout: TensorDictBase) -> TensorDictBase:
+        """Rows of up to `n_steps` steps, `n_steps` - 1 rows later than they are collected; the rollout itself for 1."""
+        if self.n_steps == 1:
+            return rollout
+        window = rollout if self._carry is None else torch.cat([self._carry, rollout])
+        whole = max(0, len(window) - self.n_steps + 1)
+        self._carry = window[whole:].clone()
+        return n_step(window, self.n_steps, self.gamma) if whole else window[:0]
+
+    def cut(self) -> None:
+        """End every env's episode with the newest row kept back."""
+        if self._carry is not None and len(self._carry):
+            cut_episodes(self._carry[-1])
+
+    def process_state(self) -> dict[str, Any]:
+        """The rows kept back, if any."""
+        return {} if self._carry is None else {"carry": self._carry.to_dict()}
+
+    def load_process_state(self, state: dict[str, Any]) -> None:
+        """Restore the rows kept back."""
+        rows = state.get("carry")
+        self._carry = None if rows is None else TensorDict(rows, rows["next"]["reward"].shape[:2]).clone()
 
 
 def next_value(actor: ActorCritic, critic: ActorCritic, batch: TensorDictBase) -> Tensor:

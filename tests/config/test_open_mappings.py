@@ -26,7 +26,7 @@ def test_they_are_empty_at_first_and_not_shared_between_runs():
     assert config.heads == {} and config.losses == {} and config.env.kwargs == {}
 
 
-@pytest.mark.parametrize("override", ["sed=1", "objective.gama=0.9", "replay.capacty=5"])
+@pytest.mark.parametrize("override", ["sed=1", "eval.evry=1", "replay.capacty=5"])
 def test_e01_everything_else_stays_closed(override):
     with pytest.raises(ConfigCompositionException):
         composed(override)

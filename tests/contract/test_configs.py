@@ -11,9 +11,11 @@ from omegaconf import OmegaConf
 from mhrl.aggregators import BackwardAggregator
 from mhrl.config import head_kinds, register
 from mhrl.experiment import Experiment
-from mhrl.exploration import Gaussian
+from mhrl.exploration import HeadNoise
 from mhrl.heads import ActionHead, Head
+from mhrl.normaliser import Normaliser
 from mhrl.objectives import Objective
+from mhrl.replay import Replay
 from mhrl.trunks import Trunk
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -22,9 +24,11 @@ KINDS = {
     "trunk": Trunk,
     "head": Head,
     "objective": Objective,
+    "replay": Replay,
     "aggregator": BackwardAggregator,
     "optimizer": torch.optim.Optimizer,
-    "exploration": Gaussian,
+    "exploration": HeadNoise,
+    "normaliser": Normaliser,
 }
 
 
@@ -65,13 +69,15 @@ def build(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("group", "name"), ALL, ids=["/".join(pair) for pair in ALL])
 def test_it_trains_and_every_loss_moves_what_it_says(build, group, name):
     experiment = build(group, name)
-    before = {key: value.clone() for key, value in experiment.network.named_parameters()}
+    before = {key: value.clone() for key, value in experiment.parts.network.named_parameters()}
     experiment.run()
-    assert experiment.learner.updates == 20
-    trained = {module for modules in experiment.objective.routes.values() for module in modules}
-    moved = {key.split(".")[0] for key, value in experiment.network.named_parameters() if not before[key].equal(value)}
+    assert experiment.parts.learner.updates == 20
+    trained = {module for modules in experiment.parts.objective.routes.values() for module in modules}
+    moved = {
+        key.split(".")[0] for key, value in experiment.parts.network.named_parameters() if not before[key].equal(value)
+    }
     assert moved == trained
-    assert all(torch.isfinite(value).all() for value in experiment.network.parameters())
+    assert all(torch.isfinite(value).all() for value in experiment.parts.network.parameters())
 
 
 @pytest.mark.parametrize(("group", "name"), [pair for pair in ALL if pair[0] in KINDS], ids="/".join)

@@ -36,6 +36,18 @@ class Run:
     def checkpoint(self, name="last"):
         return torch.load(self.path / "checkpoints" / f"{name}.pt", weights_only=True)
 
+    def leaves(self):
+        """`{path: leaf}` of the newest checkpoint, its config excepted."""
+        return flatten({key: value for key, value in self.checkpoint().items() if key != "config"})
+
+
+def flatten(node, where=""):
+    if isinstance(node, dict):
+        return {k: v for key, value in node.items() for k, v in flatten(value, f"{where}/{key}").items()}
+    if isinstance(node, list | tuple):
+        return {k: v for i, value in enumerate(node) for k, v in flatten(value, f"{where}/{i}").items()}
+    return {where: node}
+
 
 def composed(*overrides):
     register()
@@ -57,10 +69,14 @@ def train(tmp_path):
 
     def train(*overrides):
         path = tmp_path / f"run{next(count)}"
+        given = dict(override.partition("=")[::2] for override in overrides)
+        default = {} if "resume" in given else {"run_dir": path, "wandb.mode": "disabled"}
+        words = [f"{key}={value}" for key, value in default.items() if key not in given] + list(overrides)
         with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-            keys = {override.split("=")[0] for override in overrides}
-            default = {"run_dir": path, "wandb.mode": "disabled"}
-            run(composed(*(f"{key}={value}" for key, value in default.items() if key not in keys), *overrides))
+            run(composed(*words), words)
+        if "resume" in given:
+            path = Path(given["resume"])
+            path = path.parents[1] if path.suffix == ".pt" else path
         return Run(path)
 
     return train

@@ -46,7 +46,8 @@ def test_a_run_leaves_what_it_promises(shell, tmp_path):
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["heads"]["actor"]["dims"] == [0] and config["heads"]["value"]["kind"] == "critic"
     assert config["losses"]["actor"] == {"weight": 1.0, "trunk_grad": 1.0}
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["best.pt", "last.pt"]
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["best.pt", "frames_101.pt", "frames_250.pt", "last.pt"]
     for said in (
         "Pendulum-v1",
         "head_actor",
@@ -162,7 +163,7 @@ def test_interrupted_runs_say_so(build, tmp_path):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    experiment.learner.update = interrupt
+    experiment.parts.learner.update = interrupt
     with pytest.raises(KeyboardInterrupt):
         experiment.run()
     info = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,16 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
+from mhrl import cli
 from mhrl.aggregators import WeightedSum
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
 
 
 def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", README + GUIDE, re.DOTALL)
 
 
 COMMANDS = [line.split("  #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
@@ -39,38 +42,78 @@ def test_the_first_line_trains_ddpg_to_its_return(shell, tmp_path):
 
 
 def train_commands():
-    """The README's other `python train.py` commands, without the installs before them."""
-    commands = [re.sub(r"^pip install \S+ \S+ && ", "", command) for command in COMMANDS]
+    """The other training commands, each once, without the installs before them."""
+    commands = dict.fromkeys(re.sub(r"^pip install \S+ \S+ && ", "", command) for command in COMMANDS)
     return [
-        c for c in commands if "train.py" in c and not c.startswith("pip") and c != "python train.py +experiment=ddpg"
+        c
+        for c in commands
+        if c.startswith(("python train.py", "mhrl-train")) and c != "python train.py +experiment=ddpg"
     ]
 
 
 @pytest.fixture
 def user_files(tmp_path):
-    """The README's own head and the YAMLs, as files of a user's, and an env of the name that it uses."""
-    (tmp_path / "my_configs" / "env").mkdir(parents=True)
-    (tmp_path / "my_configs" / "head").mkdir()
-    head = next(block for block in PYTHON if "class LinearHead" in block)
-    (tmp_path / "my_heads.py").write_text(head)
+    """The head and the objective of the texts, their YAMLs, and an env of the name that they use, as a user's files."""
+    for group in ("env", "head", "objective"):
+        (tmp_path / "my_configs" / group).mkdir(parents=True)
+    for name in ("heads", "objectives"):
+        marker = {"heads": "class LinearHead", "objectives": "class Imitate"}[name]
+        (tmp_path / f"my_{name}.py").write_text(next(block for block in PYTHON if marker in block))
     (tmp_path / "my_envs.py").write_text(
         "from mhrl.envs.probe import Bandit\n\n\nclass Reach(Bandit):\n    def __init__(self, size):\n"
         "        super().__init__((0.1 * size, 0.2))\n"
     )
-    for name in ("env/reach", "head/linear"):
-        target = "my_envs.Reach" if name == "env/reach" else "my_heads.LinearHead"
+    targets = {
+        "env/reach": "my_envs.Reach",
+        "head/linear": "my_heads.LinearHead",
+        "objective/imitate": "my_objectives.Imitate",
+    }
+    for name, target in targets.items():
         text = next(block for block in blocks("yaml") if target in block)
         (tmp_path / "my_configs" / f"{name}.yaml").write_text(text)
 
 
+@pytest.fixture
+def type_in(monkeypatch, capfd):
+    """Run a command as `train.py` does, in this process: another one would spend most of its time on imports."""
+
+    def type_in(words):
+        monkeypatch.setattr(sys, "argv", words)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        for name in ("my_heads", "my_envs", "my_objectives"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        cli.train()
+        return capfd.readouterr().out
+
+    return type_in
+
+
 @pytest.mark.parametrize("command", train_commands())
-def test_every_other_training_command_starts(shell, user_files, command, tmp_path):
-    words = [word for word in shlex.split(command) if not word.startswith("PYTHONPATH=")]
-    if "dry_run=true" not in words:
+def test_every_other_training_command_starts(type_in, train, user_files, command):
+    words = [word for word in shlex.split(command) if word not in ("python", "train.py", "mhrl-train")]
+    if any(word.startswith("resume=") for word in words):
+        small = ("total_frames=300", "learning_starts=290", "eval.episodes=1", "batch_size=16")
+        stopped = train("+experiment=ddpg", *small)
+        # The frames of the text are many: as few as the run has and some more.
+        words = [word for word in words if not word.startswith("total_frames=")]
+        words = [word.replace("outputs/last", str(stopped.path)) for word in words] + ["total_frames=310"]
+    elif "dry_run=true" not in words:
         words += ["dry_run=true"]
-    result = shell(" ".join(words), PYTHONPATH=str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    assert "finished" in result.stdout
+    assert "finished" in type_in([str(ROOT / "train.py"), *words])
+
+
+def test_the_doctor_is_called_as_it_can_be(shell):
+    (command,) = {command for command in COMMANDS if "doctor" in command}
+    assert command == "python -m mhrl.doctor"  # run in tests/test_doctor.py
+
+
+def test_every_command_is_tested():
+    tested = {*train_commands(), "python train.py +experiment=ddpg", "python -m mhrl.doctor"}
+    others = [re.sub(r"^pip install \S+ \S+ && ", "", command) for command in COMMANDS]
+    assert [command for command in others if command not in tested] == [
+        "pytest",
+        "python scripts/evaluate.py run=outputs/last episodes=20",
+    ]
 
 
 def test_the_evaluation_command_works(shell, train, tmp_path):

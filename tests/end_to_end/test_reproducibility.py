@@ -9,17 +9,7 @@ SMALL = ("+experiment=ddpg", "total_frames=400", "learning_starts=100", "eval.ep
 def comparable(run):
     """Everything of a run that does not tell the time."""
     rows = [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in run.rows]
-    checkpoint = run.checkpoint()
-    del checkpoint["config"]
-    return rows, flatten(checkpoint)
-
-
-def flatten(node, where=""):
-    if isinstance(node, dict):
-        return {k: v for key, value in node.items() for k, v in flatten(value, f"{where}/{key}").items()}
-    if isinstance(node, list | tuple):
-        return {k: v for i, value in enumerate(node) for k, v in flatten(value, f"{where}/{i}").items()}
-    return {where: node}
+    return rows, run.leaves()
 
 
 def same(left, right):
@@ -41,29 +31,30 @@ def test_d01_same_seed_same_bits(train, extra):
 def test_d01_sync_and_async_envs_give_the_same_run(train):
     rows, state = comparable(train(*SMALL, "num_envs=2"))
     async_rows, async_state = comparable(train(*SMALL, "num_envs=2", "env.vectorization_mode=async"))
-    assert rows == async_rows and same(state, async_state)
+    # A worker's process has global generators of its own, which are part of its env's state.
+    left, right = ({k: v for k, v in one.items() if "/process" not in k} for one in (state, async_state))
+    assert rows == async_rows and same(left, right) and len(left) > 100
 
 
 def test_evaluation_logging_and_checkpoints_leave_training_bit_identical(train):
     _, quiet = comparable(train(*SMALL, "eval.every=1000", "log.every=1000", "checkpoint.every=1000"))
     _, busy = comparable(train(*SMALL, "eval.every=37", "eval.episodes=3", "log.every=13", "checkpoint.every=11"))
-    best = "/counters/best_return"  # the best of more evaluations
-    assert same({k: v for k, v in quiet.items() if k != best}, {k: v for k, v in busy.items() if k != best})
+    assert same(quiet, busy)
 
 
 def test_a06_warm_up_changes_no_parameter(build, tmp_path):
     experiment = build(*SMALL, f"run_dir={tmp_path / 'run'}")
-    before = [p.clone() for p in experiment.network.parameters()]
+    before = [p.clone() for p in experiment.parts.network.parameters()]
     seen = []
-    update = experiment.learner.update
+    update = experiment.parts.learner.update
 
     def spy(batch, frames, **options):
         if not seen:
-            assert all(torch.equal(p, q) for p, q in zip(before, experiment.network.parameters(), strict=True))
+            assert all(torch.equal(p, q) for p, q in zip(before, experiment.parts.network.parameters(), strict=True))
         seen.append(frames)
         update(batch, frames, **options)
 
-    experiment.learner.update = spy
+    experiment.parts.learner.update = spy
     experiment.run()
     assert seen[0] == 101
     assert len(seen) == 300
@@ -135,8 +126,7 @@ def test_an_env_that_draws_from_the_global_generator_trains_alike_with_and_witho
     env = ("env._target_=toy_envs.GlobalDraws", "~env.id", "num_envs=2")
     _, quiet = comparable(train(*SMALL, *env, "eval.every=1000"))
     _, busy = comparable(train(*SMALL, *env, "eval.every=30"))
-    best = "/counters/best_return"
-    assert same({k: v for k, v in quiet.items() if k != best}, {k: v for k, v in busy.items() if k != best})
+    assert same(quiet, busy)
 
 
 @pytest.mark.parametrize("extra", ["objective.policy_delay=3", "utd_ratio=0.334"])

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sys
+import time
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -93,3 +96,75 @@ class NanReward(Toy):
     def step(self, action):
         observation, _, *rest = super().step(action)
         return observation, float("nan"), *rest
+
+
+class Opaque(Toy):
+    """Keeps something that nobody can read."""
+
+    def __init__(self):
+        self.handle = object()
+
+
+class Sleepy(Toy):
+    """Falls asleep in its third step, and leaves a note in the folder of the run."""
+
+    def step(self, action):
+        if self.t == 2:
+            (Path.cwd() / "run" / "asleep").touch()
+            time.sleep(600)
+        return super().step(action)
+
+
+class RaisesOnce(Toy):
+    """Raises at step 251 of its life, unless a file says that it has done so before."""
+
+    def __init__(self, marker):
+        self.marker, self.steps = marker, 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 251 and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            raise RuntimeError("the gripper is stuck")
+        return super().step(action)
+
+
+class NanOnce(Toy):
+    """The second env of its process returns one NaN observation, at its step 57."""
+
+    count = 0
+
+    def __init__(self):
+        self.number, self.steps = NanOnce.count, 0
+        NanOnce.count += 1
+
+    def step(self, action):
+        self.steps += 1
+        observation, *rest = super().step(action)
+        return observation * (float("nan") if (self.number, self.steps) == (1, 57) else 1.0), *rest
+
+
+class Faulty(Toy):
+    """Has a `fault` (raise, exit, hang) at the third step of an episode; evaluations are known by their odd seeds."""
+
+    def __init__(self, fault, evaluations_only=False):
+        self.fault, self.evaluations_only, self.evaluating = fault, evaluations_only, False
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.evaluating = seed % 2 == 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.t == 2 and self.evaluating >= self.evaluations_only:
+            if self.fault == "exit":
+                sys.exit(0)
+            if self.fault == "hang":
+                time.sleep(600)
+            raise RuntimeError("the camera is gone")
+        return super().step(action)
+
+
+class Unbuildable(Toy):
+    def __init__(self):
+        raise RuntimeError("no licence found")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from mhrl.envs import CanonicalEnv
+from mhrl.envs import CanonicalEnv, EnvError, make_factory, make_vector_env
 
 
 class Scripted(gymnasium.Env):
@@ -149,6 +149,14 @@ def test_d01_seeded_reset_seeds_the_spaces():
 
     draws = [CanonicalEnv(Sampled(Box(-9, 9, (4,)), None)).reset(seed=seed)[0].tolist() for seed in (3, 3, 4)]
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_h03_its_own_refusals_name_the_env_of_a_vector_env():
+    env = make_vector_env(make_factory(Scripted, {"space": REAL, "observation": [0.0], "reward": None}), 2)
+    env.reset()
+    with pytest.raises(EnvError, match="env 0: ValueError: reward: expected a number, got None"):
+        env.step(np.zeros((2, 1), np.float32))
+    env.close()
 
 
 def test_workers_import_no_torch():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from mhrl.envs import env_seeds, make_factory, make_vector_env
+from mhrl.envs import EnvError, env_seeds, make_factory, make_vector_env
 from mhrl.envs.probe import Counter
 
 COUNTER = make_factory(Counter, {"length": 3})
@@ -50,13 +50,14 @@ def test_one_factory_for_each_env():
     [(lambda: SyncVectorEnv([lambda: Counter(3)]), "one env, got the vector env"), (dict, "got dict: {}")],
 )
 def test_factory_must_return_one_env(factory, words, mode):
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(EnvError, match=f"env 0: TypeError: .*{words}"):
         make_vector_env(make_factory(factory), 2, mode)
 
 
-def test_unknown_id_is_gymnasiums_error():
-    with pytest.raises(gymnasium.error.NameNotFound, match="NoSuchEnv"):
+def test_unknown_id_is_named_with_gymnasiums_words():
+    with pytest.raises(EnvError, match=r"env 0: NameNotFound: .*NoSuchEnv") as error:
         make_vector_env(make_factory(gymnasium.make, {"id": "NoSuchEnv-v0"}), 1)
+    assert isinstance(error.value.__cause__, gymnasium.error.NameNotFound)
 
 
 def process_env():

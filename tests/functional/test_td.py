@@ -21,6 +21,13 @@ def test_a01_value_of_a_terminal_state_is_never_read(bad):
     assert target.tolist() == [1.0, 7.0]
 
 
+def test_c03_a_discount_by_row():
+    target = td_target(torch.ones(2), torch.tensor([False, True]), torch.full((2,), 8.0), torch.tensor([0.5, 0.25]))
+    assert target.tolist() == [5.0, 1.0]
+    with pytest.raises(ValueError, match=r"gamma \(2, 1\) and reward \(2,\) must have one shape"):
+        td_target(torch.ones(2), torch.tensor([False, True]), torch.ones(2), torch.ones(2, 1))
+
+
 @given(rows=st.lists(ROW, min_size=1, max_size=6), gamma=st.floats(0, 1))
 def test_against_plain_arithmetic(rows, gamma):
     reward, terminated, value = map(torch.tensor, zip(*rows, strict=True))

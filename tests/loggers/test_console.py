@@ -1,3 +1,4 @@
+import gc
 import io
 import logging
 import os
@@ -5,6 +6,8 @@ import pty
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -65,7 +68,7 @@ def test_a_row_is_a_line_and_what_it_lacks_is_a_dash(out, tmp_path):
     logger.log(make_row(5000, **{"episode/return": -1200.5, "loss/value": -8.1e-8, "loss/gripper": float("nan")}))
     header, first, second = [line.split() for line in stream.getvalue().splitlines()[-3:]]
     assert header == ["frames", "eval", "return", "episode", "arm", "gripper", "value", "frames/s", "ETA"]
-    assert first == ["2,500", "-163.2", "±", "12.4", "-", "-0.0912", "-", "-", "250", "30s"]
+    assert first == ["2,500", "-163.2", "±", "12.4", "-", "-0.0912", "-", "-", "250", "-"]
     assert second == ["5,000", "-", "-1200.5", "-0.0912", "nan", "-8e-08", "250", "20s"]
     logger.finish(OUTCOME)
     assert stream.getvalue().splitlines()[-4:] == [
@@ -73,6 +76,41 @@ def test_a_row_is_a_line_and_what_it_lacks_is_a_dash(out, tmp_path):
         "best eval return -143.2 at 7,500 frames",
         "next",
         f"  {NEXT}",
+    ]
+
+
+def test_the_eta_waits_for_a_speed_that_is_not_the_warm_ups(out, tmp_path):
+    stream = out(80)
+    logger = ConsoleLogger()
+    logger.start(make_info(tmp_path))
+    rows = [
+        {"frames": 500, "updates": 0, "perf/frames_per_s": 5000.0},
+        {"frames": 1000, "updates": 0, "perf/frames_per_s": 5000.0},
+        {"frames": 1500, "updates": 500, "perf/frames_per_s": 400.0},  # may have begun in the warm-up
+        {"frames": 1800, "updates": 800, "eval/return_mean": -3.0},
+        {"frames": 2000, "updates": 1000, "perf/frames_per_s": 200.0},
+        {"frames": 2200, "updates": 1200, "eval/return_mean": -3.0},
+        {"frames": 10_000, "updates": 9000, "perf/frames_per_s": 100.0},
+    ]
+    for row in rows:
+        logger.log(row)
+    shown = [line.split()[-1] for line in stream.getvalue().splitlines()[-7:]]
+    assert shown == ["-", "-", "-", "-", "40s", "39s", "0s"]
+    logger.finish(OUTCOME)
+
+
+def test_a_resumed_run_says_from_where(out, tmp_path):
+    stream = out(80)
+    logger = ConsoleLogger()
+    logger.start(replace(make_info(tmp_path), resumed="outputs/last/checkpoints/last.pt", frames=5000))
+    logger.finish(replace(OUTCOME, status="interrupted", next_commands=("python train.py resume=outputs/last",)))
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "resumed from outputs/last/checkpoints/last.pt at 5,000 frames"
+    assert lines[-4:] == [
+        "interrupted in 3m07s: 10,000 frames, 9,000 updates",
+        "best eval return -143.2 at 7,500 frames",
+        "next",
+        "  python train.py resume=outputs/last",
     ]
 
 
@@ -161,6 +199,22 @@ def test_a_closed_terminal_leaves_the_file(monkeypatch, tmp_path):
     assert "  2,500" in text and "still heard" in text and NEXT in text
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_a_full_disk_costs_lines_of_the_file_and_one_warning(out, tmp_path, capfd):
+    stream = out(80)
+    (tmp_path / "train.log").symlink_to("/dev/full")
+    logger = ConsoleLogger()
+    logger.start(make_info(tmp_path))
+    logger.log(make_row(2500))
+    LOG.warning("still heard")
+    logger.finish(OUTCOME)
+    text = stream.getvalue()
+    assert text.count("warning: train.log lacks lines from here on: [Errno 28] No space left on device") == 1
+    assert "  2,500" in text and "warning: still heard" in text and NEXT in text
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -186,10 +240,22 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path):
     assert "  40,000" in (tmp_path / "train.log").read_text()
 
 
-def test_on_a_terminal_a_bar_stays_below_and_leaves_at_the_end(tmp_path):
+RESUMED = """
+import sys, time
+from pathlib import Path
+from mhrl.loggers import ConsoleLogger, Outcome, RunInfo
+logger = ConsoleLogger()
+info = RunInfo("0.1.0", "ddpg", "Pendulum-v1", 0, "cpu", 40_000, "disabled", Path(sys.argv[1]))
+logger.start(RunInfo(**{**vars(info), "resumed": "last.pt", "frames": 10_000}))
+logger.finish(Outcome("finished", 40_000, 2000, 1.0))
+"""
+
+
+def on_a_terminal(script, run_dir):
+    """What a terminal of 80 columns shows."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
-    command = [sys.executable, "-c", SCRIPT.replace("2001", "20"), str(tmp_path)]
+    command = [sys.executable, "-c", script, str(run_dir)]
     with subprocess.Popen(command, stdout=follower, stdin=follower, stderr=follower, env=environment) as process:
         os.close(follower)
         shown = b""
@@ -200,7 +266,16 @@ def test_on_a_terminal_a_bar_stays_below_and_leaves_at_the_end(tmp_path):
             pass
         assert process.wait(timeout=60) == 0
     os.close(leader)
-    text = shown.decode()
+    return shown.decode()
+
+
+def test_on_a_terminal_the_bar_of_a_resumed_run_goes_on_where_it_was(tmp_path):
+    bar = on_a_terminal(RESUMED, tmp_path).split("10,000 / 40,000 frames")[1].split("%")[0]
+    assert bar.endswith(" 25 ")
+
+
+def test_on_a_terminal_a_bar_stays_below_and_leaves_at_the_end(tmp_path):
+    text = on_a_terminal(SCRIPT.replace("2001", "20"), tmp_path)
     assert "/ 40,000 frames" in text  # the bar
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # cursor hidden, and shown again
     assert text.rstrip().endswith("finished\x1b[0m in 1s: 40,000 frames, 2,000 updates")

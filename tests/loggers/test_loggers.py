@@ -1,6 +1,10 @@
 import logging
+import warnings
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from mhrl.loggers import Logger, Loggers, Outcome, RunInfo
 
@@ -21,6 +25,9 @@ class Recorder(Logger):
 
     def log(self, row):
         self._note(f"log{row['frames']}")
+
+    def video(self, path, frames):
+        self._note(f"video{frames}")
 
     def finish(self, outcome):
         self._note("finish")
@@ -65,6 +72,56 @@ def test_f02_frames_only_grow(info, frames):
     with pytest.raises(ValueError, match=f"frames={frames} after one at frames=5"):
         loggers.log({"frames": frames, "updates": 0})
     assert calls == ["a.log5"]
+
+
+def test_f02_after_a_resume_the_axis_goes_on(info):
+    calls = []
+    loggers = Loggers(Recorder(calls, "a"), after=200)
+    with pytest.raises(ValueError, match="frames=200 after one at frames=200"):
+        loggers.log({"frames": 200, "updates": 0})
+    loggers.log({"frames": 201, "updates": 0})
+    assert calls == ["a.log201"]
+
+
+class Keeper(Recorder):
+    def log(self, row):
+        self.calls.append(row)
+
+
+def test_h04_listeners_get_plain_numbers_without_a_graph():
+    rows = []
+    weight = torch.tensor([2.0], requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Loggers(Keeper(rows, "a")).log(
+            {"frames": 1, "updates": 0, "a": (3 * weight).sum(), "b": np.float32(0.5), "c": np.int64(7), "d": 2}
+        )
+    assert rows == [{"frames": 1, "updates": 0, "a": 6.0, "b": 0.5, "c": 7.0, "d": 2}]
+    assert {type(value) for value in rows[0].values()} == {int, float}
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), "high", None])
+def test_a_metric_that_is_no_number_is_named(value):
+    with pytest.raises(ValueError, match=r"metric 'loss/arm' is .* one number is expected"):
+        Loggers().log({"frames": 1, "updates": 0, "loss/arm": value})
+
+
+def test_a_film_goes_to_all_and_a_listener_that_fails_is_counted():
+    calls = []
+    loggers = Loggers(Recorder(calls, "a", ("video5",)), Recorder(calls, "b"), Silent())
+    loggers.video(Path("eval_5.mp4"), 5)
+    assert calls == ["a.video5", "b.video5"]
+    assert loggers.errors == 1
+
+
+class Silent(Logger):
+    """A listener that has no use for films."""
+
+    def start(self, info): ...
+
+    def log(self, row): ...
+
+    def finish(self, outcome): ...
 
 
 @pytest.mark.parametrize("row", [{"updates": 1}, {"frames": 1}, {"frames": 1.0, "updates": 1}])

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -127,16 +128,16 @@ def test_f01_offline_leaves_one_run_and_no_child(tmp_path, capfd):
     assert records[-1]["exit"]["exit_code"] == 0
 
 
-def test_e04_two_runs_in_one_process_have_two_ids_and_their_own_config(tmp_path):
+def test_e04_runs_in_one_process_have_their_own_id_config_and_exit_code(tmp_path):
     ids = []
-    for seed, status in ((0, "failed"), (1, "finished")):
+    for seed, status in ((0, "failed"), (1, "finished"), (2, "interrupted")):
         wandb = WandbLogger("offline")
         wandb.start(make_info(tmp_path / f"run{seed}", seed))
         wandb.log({"frames": 10, "updates": 0})
         wandb.finish(Outcome(status, 10, 0, 1.0))
         ids.append(wandb.run_id)
-    assert ids[0] != ids[1]
-    for seed, exit_code in ((0, 1), (1, 0)):
+    assert len(set(ids)) == 3
+    for seed, exit_code in ((0, 1), (1, 0), (2, 1)):
         (run,) = (tmp_path / "outputs" / "wandb").glob(f"offline-run-*-{ids[seed]}")
         records = inspect(run)
         described = next(record["run"] for record in records if record["type"] == "run")
@@ -144,12 +145,74 @@ def test_e04_two_runs_in_one_process_have_two_ids_and_their_own_config(tmp_path)
         assert records[-1]["exit"].get("exit_code", 0) == exit_code
 
 
-def test_a_resumed_run_keeps_its_id(tmp_path):
-    wandb = WandbLogger("offline", run_id="abcd1234")
+def test_f02_a_resumed_run_keeps_its_id_and_every_row(tmp_path, capfd):
+    for rows in ((100, 200, 212), (210, 300)):  # a crash at 212, a checkpoint at 200
+        wandb = WandbLogger("offline", run_id="abcd1234")
+        wandb.start(make_info(tmp_path / "run"))
+        for frames in rows:
+            wandb.log({"frames": frames, "updates": 0})
+        wandb.finish(FINISHED)
+        assert wandb.run_id == "abcd1234"
+    assert capfd.readouterr() == ("", "")
+    folders = sorted((tmp_path / "outputs" / "wandb").glob("offline-run-*-abcd1234*"), key=os.path.getctime)
+    history = [[r["history"]["item"]["frames"] for r in inspect(path) if r["type"] == "history"] for path in folders]
+    assert sorted(history) == [[100, 200, 212], [210, 300]]
+
+
+def test_what_a_run_is_called_and_a_film_reach_wandb(tmp_path, capfd):
+    film = tmp_path / "eval_40.mp4"
+    film.write_bytes(b"film")
+    wandb = WandbLogger("offline", project="arms", name="ddpg_s0", group="ddpg", tags=["a", "b"], notes="why")
     wandb.start(make_info(tmp_path / "run"))
+    wandb.video(film, 40)
     wandb.finish(FINISHED)
-    assert wandb.run_id == "abcd1234"
-    assert len(list((tmp_path / "outputs" / "wandb").glob("offline-run-*-abcd1234"))) == 1
+    assert capfd.readouterr() == ("", "")
+    (run,) = (tmp_path / "outputs" / "wandb").glob("offline-run-*")
+    (copy,) = (run / "files" / "media" / "videos" / "eval").iterdir()
+    assert copy.read_bytes() == b"film"
+    records = inspect(run)
+    described = next(record["run"] for record in records if record["type"] == "run")
+    expected = {"project": "arms", "display_name": "ddpg_s0", "run_group": "ddpg", "tags": ["a", "b"], "notes": "why"}
+    assert {key: described[key] for key in expected} == expected
+    (item,) = [record["history"]["item"] for record in records if record["type"] == "history"]
+    assert (item["frames"], item["eval/video._type"]) == (40, "video-file")
+
+
+def test_f01_a_start_that_fails_leaves_no_child_and_the_next_run_works(tmp_path, capfd):
+    before = children()
+    wandb = WandbLogger("offline", project="a/b", run_id="abcd1234")  # a name that wandb refuses
+    loggers = Loggers(wandb)
+    loggers.start(make_info(tmp_path / "run"))
+    loggers.log({"frames": 10, "updates": 0})
+    loggers.finish(FINISHED)
+    assert (loggers.errors, wandb.mode, wandb.run_id) == (1, "disabled", "abcd1234")
+    again = Loggers(WandbLogger("offline"))
+    again.start(make_info(tmp_path / "run"))
+    again.finish(FINISHED)
+    assert again.errors == 0
+    assert children() == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_f01_a_service_that_dies_is_counted_and_holds_nobody_up(tmp_path):
+    before = set(children())
+    loggers = Loggers(WandbLogger("offline"))
+    loggers.start(make_info(tmp_path / "run"))
+    (service,) = set(children()) - before
+    os.kill(int(service), signal.SIGKILL)
+    time.sleep(0.2)
+    began = time.monotonic()
+    loggers.log({"frames": 10, "updates": 0})
+    loggers.finish(FINISHED)
+    assert time.monotonic() - began < 5
+    assert loggers.errors == 2
+
+
+@pytest.mark.parametrize("mode", ["online", "offline", "auto"])
+def test_f01_without_wandb_every_mode_is_disabled_and_says_so(monkeypatch, mode):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # any import of it fails
+    wandb = WandbLogger(mode)
+    assert (wandb.mode, wandb.reason) == ("disabled", "wandb cannot be imported")
 
 
 def test_f01_disabled_never_imports_wandb(tmp_path):
@@ -193,7 +256,9 @@ print(wandb.mode, loggers.errors, children())
     began = time.monotonic()
     command = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, CHILDREN + script]  # stdin closed
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert time.monotonic() - began < 14  # init_timeout and what the rest may take
+    # 10 s for what is not init_timeout, whose default, 20 s, so leads to 30 s at the most.
+    assert time.monotonic() - began < 4 + 10
+    assert WandbLogger("disabled")._init_timeout == 20
     assert done.stderr == ""
     warning, last = done.stdout.splitlines()
     assert warning.startswith("W&B did not start online, the run is logged offline: ")

@@ -246,6 +246,13 @@ def test_one_pass_of_the_trunk_and_one_of_the_critic_for_all_heads(make_network,
     assert sorted(calls) == sorted(["online.trunk", *heads, "online.head_value", *target])
 
 
+def test_c04_the_priority_of_a_row_is_its_absolute_error(make_network, make_batch):
+    network = make_network()
+    _, metrics = objective_of(network).losses(make_batch(network, 3, 4))
+    assert metrics["priority"].shape == (3, 4)
+    torch.testing.assert_close(metrics["priority"], (metrics["pred_value"] - metrics["target_value"]).abs())
+
+
 def test_metrics_and_targets_carry_no_graph(make_network, make_batch):
     network = make_network()
     losses, metrics = objective_of(network).losses(make_batch(network))
@@ -258,6 +265,7 @@ def test_metrics_and_targets_carry_no_graph(make_network, make_batch):
         "pred_value",
         "target_value",
         "td_error",
+        "priority",
     }
 
 

@@ -1,18 +1,14 @@
-import copy
 import io
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
 from tensordict import TensorDict
 from torch import nn
-from torchrl.collectors import Collector as TorchRLCollector
-from torchrl.envs import GymWrapper
 
 from mhrl.envs import Leaf
-from mhrl.exploration import ExploringPolicy, Gaussian, GaussianNoise
+from mhrl.exploration import ExploringPolicy, Gaussian, GaussianNoise, OrnsteinUhlenbeck
 from mhrl.heads import DeterministicHead, QHead
 from mhrl.network import GreedyPolicy, HeadSpec, Network
 from mhrl.trunks import IdentityTrunk
@@ -32,8 +28,9 @@ def network_of(make_network, **options):
     return network
 
 
-def noise_of(network, seed=0, arm=None, gripper=None):
-    return GaussianNoise(network, {"arm": arm or Gaussian(0.1), "gripper": gripper or Gaussian(0.1)}, seed)
+def noise_of(network, seed=0, arm=None, gripper=None, num_envs=1):
+    heads = {"arm": arm or Gaussian(0.1), "gripper": gripper or Gaussian(0.1)}
+    return GaussianNoise(network, heads, seed, num_envs)
 
 
 def observation(count):
@@ -131,17 +128,6 @@ def test_g01_generator_and_frames_survive_a_safe_file(make_network):
     assert not torch.equal(fresh.perturb(CENTER.expand(5, 3)), expected)
 
 
-@pytest.mark.parametrize("lead", [(4,), ()])
-def test_forward_writes_what_act_returns(make_network, lead):
-    torch.manual_seed(0)
-    network = make_network(HEADS, low=LOW, high=HIGH)
-    policy = ExploringPolicy(GreedyPolicy(network), noise_of(network))
-    twin = copy.deepcopy(policy)
-    seen = torch.randn((*lead, 3))
-    right = policy.act({"observation": seen}, 0)["action"]
-    assert torch.equal(twin(TensorDict({"observation": seen}, lead))["action"], right)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a09_td_actions_have_the_dtype_of_the_space_and_are_inside(dtype):
     space = Box(0.1, 0.3, (1,), dtype)
@@ -162,34 +148,63 @@ def test_zero_width_dimension_gets_no_noise(make_network):
     assert (action[:, 1] == 2.0).all() and action[:, 0].std() > 0.1
 
 
-@pytest.mark.filterwarnings("ignore:The env passed to Collector")
-def test_torchrl_collector_stores_legal_actions():
-    env = gym.make("Pendulum-v1")
-    space = env.action_space
-    trunk = IdentityTrunk({"observation": env.observation_space})
-    heads = {"actor": DeterministicHead(3, space, [8]), "value": QHead(3, space, [8])}
-    specs = {"actor": HeadSpec("action", (0,)), "value": HeadSpec("", ())}
-    network = Network(trunk, heads, specs, (Leaf("action", "action", space),))
-    policy = ExploringPolicy(GreedyPolicy(network), GaussianNoise(network, {"actor": Gaussian(1.0)}, 0))
-    collector = TorchRLCollector(GymWrapper(env), policy, frames_per_batch=100, total_frames=300)
-    actions = torch.cat([rollout["action"] for rollout in collector])
-    collector.shutdown()
-    assert actions.shape == (300, 1)
-    assert all(space.contains(action) for action in actions.numpy())
-    assert len(actions.unique()) > 150 and (actions.abs() == 2.0).any()
+def test_heads_of_different_kinds_do_not_disturb_each_other(make_network):
+    network, middle = network_of(make_network), CENTER.expand(4, 3)
+    memory = OrnsteinUhlenbeck(0.1, theta=0.3)
+    mixed = noise_of(network, arm=memory, gripper=Gaussian(0.2), num_envs=4)
+    without = noise_of(network, arm=Gaussian(0.1), gripper=Gaussian(0.2), num_envs=4)
+    within = noise_of(network, arm=memory, gripper=memory, num_envs=4)
+    for _ in range(5):
+        both, plain, drifting = (noise.perturb(middle) for noise in (mixed, without, within))
+        assert torch.equal(both[:, 1], plain[:, 1]) and torch.equal(both[:, [0, 2]], drifting[:, [0, 2]])
+    assert not torch.equal(both[:, 0], plain[:, 0]) and not torch.equal(both[:, 1], drifting[:, 1])
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"std": -0.1}, "exploration.std is -0.1"),
-        ({"std": float("nan")}, "exploration.std is nan"),
-        ({"std": float("inf")}, "exploration.std is inf"),
-        ({"std_end": -1.0, "anneal_frames": 5}, "exploration.std_end is -1.0"),
-        ({"std_end": 0.0}, "exploration.anneal_frames is 0"),
-        ({"std_end": 0.0, "anneal_frames": -3}, "exploration.anneal_frames is -3"),
-    ],
-)
-def test_settings_out_of_range_are_refused_by_name(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Gaussian(**fields)
+def test_a_memory_is_cleared_at_the_start_of_an_episode_of_that_env_only(make_network):
+    network, middle = network_of(make_network), CENTER.expand(3, 3)
+    kind = OrnsteinUhlenbeck(0.02)
+    noise, endless, forgetful = (
+        noise_of(network, arm=each, gripper=each, num_envs=3) for each in (kind, kind, Gaussian(0.02))
+    )
+    for _ in range(10):
+        for each in (noise, endless, forgetful):
+            each.perturb(middle)
+    starts = torch.tensor([False, True, False])
+    found, right, fresh = noise.perturb(middle, starts), endless.perturb(middle), forgetful.perturb(middle)
+    assert torch.equal(found[[0, 2]], right[[0, 2]])
+    # With dt = 1 the first step away from 0 is that of plain Gaussian noise.
+    assert torch.equal(found[1], fresh[1]) and not torch.equal(found[1], right[1])
+    # And it goes on from there: 0.85 of the last noise and what is new.
+    last = found[1] - CENTER
+    torch.testing.assert_close(noise.perturb(middle)[1], forgetful.perturb(middle)[1] + 0.85 * last)
+
+
+def test_g01_a_memory_survives_a_safe_file_in_the_middle_of_an_episode(make_network):
+    network, middle, kind = network_of(make_network), CENTER.expand(3, 3), OrnsteinUhlenbeck()
+    noise = noise_of(network, arm=kind, num_envs=3)
+    for _ in range(7):
+        noise.perturb(middle)
+    file = io.BytesIO()
+    torch.save(noise.state_dict(), file)
+    file.seek(0)
+    restored = noise_of(network, seed=99, arm=kind, num_envs=3)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    for _ in range(3):
+        assert torch.equal(restored.perturb(middle), noise.perturb(middle))
+
+
+def test_a_memory_is_of_the_envs_it_was_built_for(make_network):
+    network = network_of(make_network)
+    noise = noise_of(network, arm=OrnsteinUhlenbeck(), num_envs=3)
+    with pytest.raises(ValueError, match="noise with a memory is for 3 envs, got actions of 4"):
+        noise.perturb(CENTER.expand(4, 3))
+
+
+def test_forward_reads_where_episodes_start(make_network):
+    network = network_of(make_network)
+    noise, twin = (noise_of(network, arm=OrnsteinUhlenbeck(), num_envs=2) for _ in range(2))
+    starts = torch.tensor([[True], [False]])
+    for entries in ({}, {"is_init": starts}, {}):
+        action = noise(TensorDict({"action": CENTER.expand(2, 3), **entries}, [2]))["action"]
+        assert torch.equal(action, twin.perturb(CENTER.expand(2, 3), entries.get("is_init")))
+    assert not torch.equal(action, noise.perturb(CENTER.expand(2, 3), starts))

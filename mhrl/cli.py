@@ -1,0 +1,99 @@
+"""The two commands: `mhrl-train` and `mhrl-evaluate`; in a checkout also `train.py` and `scripts/evaluate.py`.
+
+Heavy imports wait until a run begins, so that `--help` and the shell's completion answer at once.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.errors import CompactHydraException
+from omegaconf import DictConfig
+
+from mhrl.config import register
+
+_PACKAGED = Path(__file__).parent / "configs"
+CONFIGS = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[1] / "configs"
+"""The root of the configs: inside the package where a wheel put it, else the checkout's."""
+
+EVALUATE = """Play greedy episodes of a trained run: mhrl-evaluate run=<run dir or checkpoint> [key=value ...]
+
+  run=           a run folder means its checkpoints/last.pt
+  episodes=      how many; left out, as many as the run's own evaluations
+  seed=          draws other episodes; left out, those of the run's own evaluations
+  trust_config=  true allows classes from outside mhrl and its libraries, which are code
+
+Prints eval/return_mean, eval/return_std and eval/length_mean. Without episodes= and seed= these are the figures of the
+run's last evaluation, exactly. In a checkout, `python scripts/evaluate.py` is the same command."""
+
+_OPTIONS = ("run", "episodes", "seed", "trust_config")
+
+
+class RunError(CompactHydraException):
+    """A run ended by a fault that has a name: Hydra prints it without a traceback, which is in `train.log`."""
+
+
+def train() -> None:
+    """`mhrl-train`: compose the config and run it."""
+    _prepare()
+    register()
+    _task()
+
+
+@hydra.main(config_path=str(CONFIGS), config_name="train", version_base="1.3")
+def _task(cfg: DictConfig) -> None:
+    from mhrl.launch import run
+
+    try:
+        run(cfg)
+    except Exception as error:
+        from mhrl.experiment import FAULTS
+
+        if isinstance(error, FAULTS):
+            raise RunError(str(error)) from error
+        raise
+
+
+def evaluate() -> None:
+    """`mhrl-evaluate`: play greedy episodes of a trained run.
+
+    Raises:
+        SystemExit: with the message, if an option or the run cannot be used.
+    """
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & {*arguments}:
+        print(EVALUATE)
+        return
+    options = dict(argument.partition("=")[::2] for argument in arguments)
+    unknown = [name for name in options if name not in _OPTIONS]
+    if unknown or "run" not in options:
+        wrong = f"unknown option {unknown[0]}" if unknown else "run= is missing"
+        raise SystemExit(f"{wrong}; options are {', '.join(f'{name}=' for name in _OPTIONS)}\n\n{EVALUATE}")
+    numbers = {name: text for name, text in options.items() if name in ("episodes", "seed")}
+    for name, text in numbers.items():
+        if not text.isdecimal() or (name == "episodes" and int(text) < 1):
+            raise SystemExit(f"{name}={text}: a whole number is expected")
+    _prepare()
+    from mhrl.loading import evaluate_run
+
+    try:
+        evaluation = evaluate_run(
+            options["run"],
+            trust_config=options.get("trust_config", "false").lower() == "true",
+            **{name: int(text) for name, text in numbers.items()},
+        )
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from error
+    for name, value in evaluation.metrics().items():
+        print(f"{name} {value:.6g}")
+
+
+def _prepare() -> None:
+    """What must be so before anything heavy is imported.
+
+    numpy's thread pool fights torch's, and is sized when numpy is imported. Modules in the launch folder can be named
+    in a config (`_target_: my_heads.MyHead`); the folder comes last, so that none of them hides a library.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sys.path.append(str(Path.cwd()))

@@ -1,0 +1,8 @@
+"""Replay: one file a kind."""
+
+from mhrl.replay.base import Replay
+from mhrl.replay.memory import transition_bytes
+from mhrl.replay.prioritised import PrioritisedReplay
+from mhrl.replay.uniform import UniformReplay
+
+__all__ = ["PrioritisedReplay", "Replay", "UniformReplay", "transition_bytes"]

@@ -1,0 +1,149 @@
+"""From `resume=<run dir or checkpoint> [k=v]` to the config and the state that a run goes on with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from mhrl.checkpoint import CheckpointError, load_checkpoint
+from mhrl.checkpoint_folder import CheckpointFolder
+from mhrl.config import ConfigError, check_config
+from mhrl.run_folder import RunFolder
+
+FIXED = (
+    *("seed", "num_envs", "env", "replay", "objective.n_steps", "learning_starts", "utd_ratio"),
+    *("run_dir", "dry_run", "name"),
+)
+"""Keys that a run keeps for life: its envs, its rows in replay, the updates it owes and its folder hang on them."""
+
+GROUPS = ("env", "trunk", "objective", "aggregator", "optimizer", "replay", "exploration", "normaliser", "experiment")
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where a run goes on.
+
+    Attributes:
+        folder: the run's folder.
+        file: the checkpoint.
+        state: its content.
+        config: its config, under the command line's values.
+        notes: files that could not be read, and what the command line changed, a sentence each.
+    """
+
+    folder: RunFolder
+    file: Path
+    state: Mapping[str, Any]
+    config: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def resume(path: str, overrides: Sequence[str], *, trust_config: bool = False) -> Resumption:
+    """Read a checkpoint and put the command line's values over its config.
+
+    Args:
+        path: a run folder (its newest checkpoint that can be read) or a checkpoint file (that one or none).
+        overrides: the command line, as Hydra was given it.
+        trust_config: allow `_target_`s from outside mhrl and its libraries.
+
+    The run's folder is locked from here on: see `RunFolder.lock`.
+
+    Raises:
+        ConfigError: if there is nothing to resume, an override cannot be had on resume, or the config that results is
+            not valid; names it.
+    """
+    try:
+        folder, file, state, torn = read_run(path, trust_config=trust_config, lock=True)
+    except (OSError, CheckpointError) as error:
+        raise ConfigError(f"resume={path}: {error}") from error
+    try:
+        return _prepare(folder, file, state, torn, overrides)
+    except BaseException:
+        folder.unlock()
+        raise
+
+
+def read_run(
+    path: str | Path, *, trust_config: bool = False, lock: bool = False
+) -> tuple[RunFolder, Path, dict[str, Any], tuple[str, ...]]:
+    """A run's folder, a checkpoint, its content, and what is wrong with the newer ones.
+
+    Args:
+        path: a run folder (its newest checkpoint that can be read) or a checkpoint file (that one or none).
+        trust_config: allow `_target_`s from outside mhrl and its libraries.
+        lock: take the folder before reading: whoever still writes there may write a newer one.
+
+    Raises:
+        FileNotFoundError: if `path` is neither.
+        FileExistsError: if another process has the folder.
+        CheckpointError: if there is no checkpoint that can be read, or it is not trusted.
+    """
+    folder, file = RunFolder.open(path), Path(path).resolve()
+    if lock:
+        folder.lock()
+    try:
+        if file.is_file():
+            return folder, file, load_checkpoint(file, trust_config=trust_config), ()
+        return folder, *CheckpointFolder(folder.checkpoints).newest(trust_config=trust_config)
+    except BaseException:
+        folder.unlock()
+        raise
+
+
+def _prepare(
+    folder: RunFolder, file: Path, state: Mapping[str, Any], torn: Iterable[str], overrides: Sequence[str]
+) -> Resumption:
+    """The resumption of a checkpoint, if it can be resumed with `overrides`."""
+    missing = [key for key in ("replay", "env", "rng") if key not in state]
+    if missing:
+        hint = f"; best.pt is for evaluating, resume {folder.checkpoints / 'last.pt'}" if file.name == "best.pt" else ""
+        raise ConfigError(f"{file} has no entry {missing[0]!r}: it cannot be resumed{hint}")
+    config, conflicts = merge(state["config"], overrides)
+    config = check_config(config)
+    frames = state["counters"]["frames"]
+    if config["total_frames"] <= frames:
+        raise ConfigError(
+            f"total_frames is {config['total_frames']} and the checkpoint {file.name} is at {frames} frames: "
+            f"there is nothing left to do; to go on, add total_frames={2 * frames}"
+        )
+    return Resumption(folder, file, state, config, (*torn, *conflicts))
+
+
+def merge(config: Mapping[str, Any], overrides: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A checkpoint's config under the command line's values, and what these changed.
+
+    Raises:
+        ConfigError: for a group, a deletion, or a key that a run keeps for life.
+    """
+    merged = OmegaConf.create(deepcopy(dict(config)))
+    conflicts = []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.key_or_group
+        if key in ("resume", "trust_config"):
+            continue
+        _check_override(override, config)
+        before = deepcopy(OmegaConf.select(merged, key))
+        OmegaConf.update(merged, key, override.value(), force_add=True)
+        after = OmegaConf.select(merged, key)
+        if before != after:
+            conflicts.append(f"{key} is {before} in the checkpoint, {after} on the command line, which wins")
+    return OmegaConf.to_container(merged, resolve=True), tuple(conflicts)
+
+
+def _check_override(override: Override, config: Mapping[str, Any]) -> None:
+    """Refuse what would make another run of it."""
+    key, given = override.key_or_group, override.input_line
+    if key in GROUPS or override.package is not None or "@" in key or "/" in key:
+        raise ConfigError(f"{given}: a resumed run keeps its {key}; single values can be set, {key}.<field>=<value>")
+    if override.is_delete():
+        raise ConfigError(f"{given}: nothing can be deleted from the config of a resumed run")
+    root, *path = key.split(".")
+    fixed = any(f"{key}.".startswith(f"{name}.") for name in FIXED)
+    if fixed or "_target_" in path or (root == "heads" and path[1:] == ["kind"]):
+        now = OmegaConf.select(OmegaConf.create(dict(config)), key)
+        raise ConfigError(f"{given}: a resumed run keeps {key}, which is {now}; start a new run to change it")

@@ -1,0 +1,49 @@
+import pytest
+
+from mhrl.config import ConfigError
+from mhrl.resume import merge
+
+CONFIG = {
+    "seed": 1,
+    "num_envs": 2,
+    "total_frames": 100,
+    "trunk": {"_target_": "mhrl.trunks.MLPTrunk", "lr": None},
+    "heads": {"arm": {"kind": "deterministic", "lr": 0.1, "widths": [8]}},
+    "env": {"id": "Pendulum-v1", "kwargs": {"g": 9.8}},
+    "eval": {"every": 10},
+}
+
+
+def test_the_command_line_wins_and_is_listed():
+    config, conflicts = merge(CONFIG, ["resume=x", "total_frames=1e3", "heads.arm.widths=[4,4]", "+trunk.extra=1"])
+    assert config["total_frames"] == 1000 and config["heads"]["arm"]["widths"] == [4, 4]
+    assert config["trunk"] == {"_target_": "mhrl.trunks.MLPTrunk", "lr": None, "extra": 1}
+    assert CONFIG["total_frames"] == 100  # as it was
+    assert len(conflicts) == 3
+    assert conflicts[1] == "heads.arm.widths is [8] in the checkpoint, [4, 4] on the command line, which wins"
+
+
+def test_what_is_said_again_is_no_conflict():
+    config, conflicts = merge(CONFIG, ["resume=x", "trust_config=true", "eval.every=10"])
+    assert config == CONFIG and conflicts == ()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trunk=mlp", "keeps its trunk"),
+        ("+experiment=ddpg", "keeps its experiment"),
+        ("env@other=gymnasium", "keeps its"),
+        ("seed=2", "keeps seed, which is 1"),
+        ("num_envs=3", "keeps num_envs, which is 2"),
+        ("env.kwargs.g=1", "keeps env.kwargs.g, which is 9.8"),
+        ("+env.kwargs.h=1", "keeps env.kwargs.h, which is None"),
+        ("heads.arm.kind=linear", "keeps heads.arm.kind, which is deterministic"),
+        ("trunk._target_=os.system", "keeps trunk._target_"),
+        ("~trunk.lr", "nothing can be deleted"),
+    ],
+)
+def test_what_a_run_keeps_for_life(override, said):
+    with pytest.raises(ConfigError) as error:
+        merge(CONFIG, [override])
+    assert said in str(error.value) and str(error.value).startswith(override)
