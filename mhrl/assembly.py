@@ -7,6 +7,7 @@ from typing import Any, final
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import nn
 
 from mhrl import builder
@@ -23,6 +24,10 @@ from mhrl.resolve import resolve_heads, resolve_losses
 from mhrl.video import VideoRecorder, filmed, prepare_rendering
 
 _log = logging.getLogger("mhrl")
+
+
+class NonFiniteParameterError(FloatingPointError):
+    """A parameter is NaN or infinite."""
 
 
 @final
@@ -151,6 +156,19 @@ class Assembly:
             self.replay.cut()
         restore_generators(state["rng"])
         return inexact
+
+    def check_finite(self) -> None:
+        """Refuse to go on with parameters that are NaN or infinite: an update between two checks may have made them so.
+
+        Raises:
+            NonFiniteParameterError: naming the first of them.
+        """
+        for where, module in (("network", self.network), ("target", self.objective.target)):
+            for name, value in module.state_dict().items():
+                if not torch.isfinite(value).all():
+                    raise NonFiniteParameterError(
+                        f"{where}: {name} is not finite at {self.collector.frames} frames; no checkpoint is saved"
+                    )
 
     def _modules(self) -> dict[str, nn.Module]:
         """The entries of a checkpoint that are modules."""

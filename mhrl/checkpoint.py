@@ -1,6 +1,7 @@
 """Checkpoints: one nested dict of tensors and plain values, written whole or not at all."""
 
 import shutil
+import zipfile
 from copy import deepcopy
 from importlib import metadata
 from pathlib import Path
@@ -122,11 +123,12 @@ def load_checkpoint(path: Path, *, trust_config: bool = False) -> dict[str, Any]
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist")
     try:
+        _check_whole(path)
         # Mapped, so that the rows of a large replay are not held a second time.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (MemoryError, PermissionError) as error:
         raise CheckpointError(f"{path} cannot be read now: {error}") from error
-    # A torn file shows as EOFError, OSError, RuntimeError or an unpickling error, by where it was cut.
+    # A torn file shows as BadZipFile, OSError, RuntimeError or an unpickling error, by where it was cut.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise TornCheckpointError(f"{path} cannot be read: {reason}") from error
@@ -151,6 +153,23 @@ def load_checkpoint(path: Path, *, trust_config: bool = False) -> dict[str, Any]
                 f"{path}: its config is not resolved, as mhrl saves it; pass trust_config=true if you trust this file"
             )
     return from_plain(state)
+
+
+def _check_whole(path: Path) -> None:
+    """Compare every part of a file with its check sum; a mapped file is read without.
+
+    Raises:
+        ValueError: if it is empty, cut short, or a part has changed.
+        zipfile.BadZipFile: the same, found by the module.
+    """
+    size = path.stat().st_size
+    if not size:
+        raise ValueError("it is empty")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"its {size} bytes are no whole file")
+    with zipfile.ZipFile(path) as file:
+        if (part := file.testzip()) is not None:
+            raise ValueError(f"its part {part} has changed")
 
 
 def is_trusted(target: str) -> bool:

@@ -83,8 +83,14 @@ class CheckpointFolder:
         for n, later in self.numbered().items():
             if n > frames:
                 self._set_aside(later, f"later_{n}", frames)
-        if self.best.is_file() and (n := load_checkpoint(self.best, trust_config=True)["counters"]["frames"]) > frames:
-            self._set_aside(self.best, f"later_best_{n}", frames)
+        if self.best.is_file():
+            try:
+                n = load_checkpoint(self.best, trust_config=True)["counters"]["frames"]
+            except CheckpointError as error:
+                _log.warning("%s; it is left alone until there is a better one", error)
+            else:
+                if n > frames:
+                    self._set_aside(self.best, f"later_best_{n}", frames)
         if path != self.last and not (self.last.exists() and self.last.samefile(path)):
             self._point_last(path)
         for torn in self.path.glob(".*.tmp"):  # what a kill in the middle of a save has left

@@ -4,14 +4,16 @@ Heavy imports wait until a run begins, so that `--help` and the shell's completi
 """
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig
 
-from mhrl.config import register
+from mhrl.config import SCHEMA, nearest, register
 
 _PACKAGED = Path(__file__).parent / "configs"
 CONFIGS = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[1] / "configs"
@@ -35,10 +37,28 @@ class RunError(CompactHydraException):
 
 
 def train() -> None:
-    """`mhrl-train`: compose the config and run it."""
+    """`mhrl-train`: compose the config and run it.
+
+    Raises:
+        SystemExit: for a misspelt root key, before Hydra advises to add it; after Ctrl-C.
+    """
     _prepare()
     register()
-    _task()
+    _check_roots(sys.argv[1:])
+    try:
+        _task()
+    except KeyboardInterrupt:  # before the run itself listens, or where it may not
+        raise SystemExit(130) from None
+
+
+def _check_roots(words: Sequence[str]) -> None:
+    """Refuse `key=value` whose first part is no root key, with the nearest one; what adds keys is checked later."""
+    if {"-sc", "--shell-completion"} & {*words}:  # query=bash, install=bash
+        return
+    for word in words:
+        root = re.match(r"([A-Za-z_]\w*)[.=@]", word)
+        if root and "=" in word and root[1] not in (*SCHEMA, "hydra", "experiment"):
+            raise SystemExit(f"unknown key {root[1]}{nearest(root[1], SCHEMA)}")
 
 
 @hydra.main(config_path=str(CONFIGS), config_name="train", version_base="1.3")

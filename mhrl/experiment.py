@@ -15,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 from mhrl import builder
-from mhrl.assembly import Assembly
+from mhrl.assembly import Assembly, NonFiniteParameterError
 from mhrl.checkpoint import CheckpointError
 from mhrl.checkpoint_folder import CheckpointFolder
 from mhrl.config import ConfigError
@@ -27,7 +27,10 @@ from mhrl.run_folder import RunFolder
 from mhrl.signals import StopSignals
 from mhrl.start_up import next_commands, run_info
 
-FAULTS = (EnvError, NonFiniteError, NonFiniteLossError, CheckpointError, torch.OutOfMemoryError)
+FAULTS = (
+    *(EnvError, NonFiniteError, NonFiniteLossError, NonFiniteParameterError),
+    *(CheckpointError, torch.OutOfMemoryError),
+)
 """What may end a run although the program is right."""
 
 _log = logging.getLogger("mhrl")
@@ -101,6 +104,7 @@ class Experiment:
                 self._note(wandb_id=self.wandb.run_id)
                 if self.resumption is not None:
                     self.checkpoints.go_on_from(self.resumption.file, self.frames)
+                    self.best = self.best if self.checkpoints.best.is_file() else None
                 self._loop()
                 status = "finished" if self.frames >= self.config["total_frames"] else "interrupted"
             except BaseException as error:
@@ -162,8 +166,7 @@ class Experiment:
             parts.normaliser.update(rollout)
             parts.replay.extend(parts.objective.process_rollout(rollout))
             owed = math.floor(utd_ratio * max(0, self.frames - config["learning_starts"])) - parts.learner.updates
-            for batch in parts.replay.batches(owed):
-                self._update(batch.to(parts.device))
+            self._learn(owed)
             row: dict[str, float] = {}
             if log:
                 row |= parts.learner.report() | self._episodes()
@@ -186,17 +189,23 @@ class Experiment:
                 _log.warning("stopped by %s at %d frames", self.stop.name, self.frames)
                 return
 
-    def _update(self, batch: Any) -> None:  # noqa: ANN401
-        """One update, and what replay learns from it."""
+    def _learn(self, updates: int) -> None:
+        """Draw batches and update on each.
+
+        Raises:
+            torch.OutOfMemoryError: naming the keys to lower.
+        """
+        parts = self.parts
         try:
-            self.parts.learner.update(batch, self.frames)
-        except torch.OutOfMemoryError as error:
-            raise torch.OutOfMemoryError(builder.explain_memory(error, self.config)) from error
-        except RuntimeError as error:  # the CPU's allocator has no class of its own
-            if "allocate memory" not in str(error):
+            for batch in parts.replay.batches(updates):
+                batch = batch.to(parts.device)
+                parts.learner.update(batch, self.frames)
+                parts.replay.update_priority(batch)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            # The CPU's allocator has no class of its own.
+            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
             raise torch.OutOfMemoryError(builder.explain_memory(error, self.config)) from error
-        self.parts.replay.update_priority(batch)
 
     def _episodes(self) -> dict[str, float]:
         """Mean return and length of the training episodes that ended since the last call; empty if none did."""
@@ -224,7 +233,12 @@ class Experiment:
         return metrics
 
     def _save(self, *, must: bool) -> None:
-        """Write a checkpoint; one that fails is warned about, unless it is the run's last chance."""
+        """Write a checkpoint; one that fails is warned about, unless it is the run's last chance.
+
+        Raises:
+            NonFiniteParameterError: if there is nothing worth saving; the older checkpoints are good.
+        """
+        self.parts.check_finite()
         state = self.parts.state_dict()
         if not self._warned and (reason := self.parts.collector.inexact) is not None:
             _log.warning("resume will not be exact, new episodes will begin: %s", reason)
@@ -242,12 +256,11 @@ class Experiment:
         if self.frames <= newest or not self.parts.learner.updates:
             return
         try:
-            if not all(torch.isfinite(value).all() for value in self.parts.network.state_dict().values()):
-                return
+            self.parts.check_finite()
             state = {"config": self.config, **self.parts.state_dict(envs=False)}
             _log.info("saved as %s", self.checkpoints.save(self.frames, state).name)
         except Exception as error:  # whatever broke the run may break this, too
-            _log.warning("no checkpoint could be saved: %s", error)
+            _log.warning("no checkpoint was saved: %s", error)
 
     def _resumed(self, info: RunInfo, resumption: Resumption) -> RunInfo:
         """`info`, with where the run comes from, and what is to be known about that."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from mhrl.checkpoint import CheckpointError, load_checkpoint
@@ -118,32 +117,31 @@ def merge(config: Mapping[str, Any], overrides: Iterable[str]) -> tuple[dict[str
     """A checkpoint's config under the command line's values, and what these changed.
 
     Raises:
-        ConfigError: for a group, a deletion, or a key that a run keeps for life.
+        ConfigError: for a group, a deletion, or another value of a key that a run keeps for life.
     """
     merged = OmegaConf.create(deepcopy(dict(config)))
     conflicts = []
     for override in OverridesParser.create().parse_overrides(list(overrides)):
-        key = override.key_or_group
+        key, given = override.key_or_group, override.input_line
         if key in ("resume", "trust_config"):
             continue
-        _check_override(override, config)
+        if key in GROUPS or override.package is not None or "@" in key or "/" in key:
+            raise ConfigError(f"{given}: a resumed run keeps its {key}; leave it out, and set single values only")
+        if override.is_delete():
+            raise ConfigError(f"{given}: nothing can be deleted from the config of a resumed run")
         before = deepcopy(OmegaConf.select(merged, key))
         OmegaConf.update(merged, key, override.value(), force_add=True)
         after = OmegaConf.select(merged, key)
-        if before != after:
-            conflicts.append(f"{key} is {before} in the checkpoint, {after} on the command line, which wins")
+        if before == after:
+            continue
+        if _is_fixed(key):
+            raise ConfigError(f"{given}: a resumed run keeps {key}, which is {before}; start a new run to change it")
+        conflicts.append(f"{key} is {before} in the checkpoint, {after} on the command line, which wins")
     return OmegaConf.to_container(merged, resolve=True), tuple(conflicts)
 
 
-def _check_override(override: Override, config: Mapping[str, Any]) -> None:
-    """Refuse what would make another run of it."""
-    key, given = override.key_or_group, override.input_line
-    if key in GROUPS or override.package is not None or "@" in key or "/" in key:
-        raise ConfigError(f"{given}: a resumed run keeps its {key}; single values can be set, {key}.<field>=<value>")
-    if override.is_delete():
-        raise ConfigError(f"{given}: nothing can be deleted from the config of a resumed run")
-    root, *path = key.split(".")
-    fixed = any(f"{key}.".startswith(f"{name}.") for name in FIXED)
-    if fixed or "_target_" in path or (root == "heads" and path[1:] == ["kind"]):
-        now = OmegaConf.select(OmegaConf.create(dict(config)), key)
-        raise ConfigError(f"{given}: a resumed run keeps {key}, which is {now}; start a new run to change it")
+def _is_fixed(key: str) -> bool:
+    """Whether another value would make another run."""
+    parts = key.split(".")
+    kind = parts[0] == "heads" and parts[2:] == ["kind"]
+    return kind or "_target_" in parts or any(f"{key}.".startswith(f"{name}.") for name in FIXED)

@@ -66,6 +66,7 @@ class RunFolder:
             FileNotFoundError: It is neither; the message lists what is nearby.
         """
         given = Path(path).resolve()  # `outputs/last` may move on while we read
+        given = given.parent if given.is_dir() and given.name == "checkpoints" else given
         run = given.parent.parent if given.is_file() and given.parent.name == "checkpoints" else given
         if _holds_run(run):
             return cls(run)
@@ -128,8 +129,12 @@ class RunFolder:
         return self.path / "videos"
 
     def read(self) -> dict[str, Any]:
-        """The content of `run.json`; empty if there is none."""
-        return json.loads(self.run_json.read_text(encoding="utf-8")) if self.run_json.exists() else {}
+        """The content of `run.json`; empty if there is none, or none that can be read."""
+        try:
+            found = json.loads(self.run_json.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def write_config(self, text: str) -> None:
         """Writes `config.yaml`."""

@@ -32,6 +32,9 @@ def run_info(config: Mapping[str, Any], network: Network, objective: Objective, 
     dropped = [name for name, loss in config["losses"].items() if loss["weight"] == 0]
     if dropped:
         notes.append(f"weight 0, not computed: {', '.join(dropped)}")
+    rising = [name for name, loss in config["losses"].items() if loss["weight"] < 0]
+    if rising:
+        notes.append(f"negative weight, made larger rather than smaller: {', '.join(rising)}")
     if config["learning_starts"] >= config["total_frames"]:
         notes.append("learning_starts is not below total_frames: there will be no update")
     return RunInfo(

@@ -272,6 +272,24 @@ def test_an_env_id_that_imports_a_module_is_code_too(make_network, make_batch, t
         load_checkpoint(tmp_path / "last.pt")
 
 
+@pytest.mark.parametrize("damage", [b"\0" * 16, b"\xff" * 16])
+def test_h03_bytes_that_changed_are_found(make_network, make_batch, tmp_path, damage):
+    """Of the same length, as a bad disk or copy leaves them: a mapped file is read without its check sums."""
+    path, (_, state) = tmp_path / "last.pt", state_of(make_network, make_batch)
+    save_checkpoint(path, state)
+    content = path.read_bytes()
+    place = content.index(state["network"]["trunk.body.0.weight"].numpy().tobytes())
+    path.write_bytes(content[:place] + damage + content[place + len(damage) :])
+    with pytest.raises(TornCheckpointError, match=r"last\.pt cannot be read: its part .* has changed"):
+        load_checkpoint(path)
+
+
+def test_h03_an_empty_file_is_called_empty(tmp_path):
+    (tmp_path / "last.pt").touch()
+    with pytest.raises(TornCheckpointError, match=r"last\.pt cannot be read: it is empty"):
+        load_checkpoint(tmp_path / "last.pt")
+
+
 def test_g01_numpy_comes_back_as_it_was(tmp_path):
     state = {key: {} for key in checkpoint_module.ENTRIES}
     backwards = np.arange(6, dtype=np.float32).reshape(2, 3)[::-1]

@@ -131,3 +131,11 @@ def test_h03_a_link_that_cannot_be_made_is_a_failed_save(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"last\.pt could not be written: .*No space left"):
         CheckpointFolder(tmp_path).save(100, state(100))
     assert names(tmp_path) == ["frames_100.pt"]
+
+
+def test_h03_a_best_that_cannot_be_read_is_left_alone(tmp_path, caplog):
+    folder = CheckpointFolder(tmp_path)
+    path = folder.save(100, state(100))
+    folder.best.touch()
+    folder.go_on_from(path, 100)
+    assert "best.pt cannot be read" in caplog.text and names(tmp_path) == ["best.pt", "frames_100.pt", "last.pt"]

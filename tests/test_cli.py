@@ -135,3 +135,29 @@ def test_the_scripts_of_a_checkout_are_the_commands(tmp_path, script, said):
     command = [sys.executable, str(ROOT / script), "--help"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert result.stdout.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("total_frame=3", "unknown key total_frame: did you mean total_frames?"),
+        ("optimiser.lr=1", "unknown key optimiser: did you mean optimizer?"),
+        ("head.actor.lr=1", "unknown key head: did you mean heads?"),
+    ],
+)
+def test_e01_a_misspelt_root_key_is_refused_before_hydra_advises_to_add_it(monkeypatch, word, message):
+    monkeypatch.setattr(sys, "argv", ["mhrl-train", "+experiment=ddpg", word])
+    with pytest.raises(SystemExit) as end:
+        cli.train()
+    assert end.value.code == message
+
+
+def test_ctrl_c_before_a_run_begins_says_nothing(monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["mhrl-train"])
+    monkeypatch.setattr(cli, "_task", interrupt)
+    with pytest.raises(SystemExit) as end:
+        cli.train()
+    assert end.value.code == 130

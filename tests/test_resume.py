@@ -24,14 +24,22 @@ def test_the_command_line_wins_and_is_listed():
 
 
 def test_what_is_said_again_is_no_conflict():
-    config, conflicts = merge(CONFIG, ["resume=x", "trust_config=true", "eval.every=10"])
+    said = [
+        "resume=x",
+        "trust_config=true",
+        "eval.every=10",
+        "seed=1",
+        "env.id=Pendulum-v1",
+        "heads.arm.kind=deterministic",
+    ]
+    config, conflicts = merge(CONFIG, said)
     assert config == CONFIG and conflicts == ()
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("trunk=mlp", "keeps its trunk"),
+        ("trunk=mlp", "keeps its trunk; leave it out"),
         ("+experiment=ddpg", "keeps its experiment"),
         ("env@other=gymnasium", "keeps its"),
         ("seed=2", "keeps seed, which is 1"),

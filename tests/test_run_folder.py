@@ -194,3 +194,18 @@ def test_a_resumption_is_noted_beside_the_first_start(tmp_path):
     assert found["status"] == "running" and found["ended"] is None and found["started"] == started
     assert [entry["frames"] for entry in found["resumed"]] == [300, 450]
     assert found["resumed"][0]["argv"] == sys.argv and found["resumed"][0]["versions"]["mhrl"] == __version__
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_run_json_that_somebody_spoilt_is_begun_anew(tmp_path, content):
+    folder = RunFolder.create("mine", "a", 0)
+    folder.run_json.write_text(content)
+    assert folder.read() == {}
+    folder.write_resumed(300)
+    assert folder.read()["status"] == "running" and folder.read()["resumed"][0]["frames"] == 300
+
+
+def test_the_checkpoints_folder_stands_for_its_run(tmp_path):
+    folder = RunFolder.create("mine", "a", 0)
+    folder.write_run_json()
+    assert RunFolder.open("mine/checkpoints").path == folder.path

@@ -3,7 +3,10 @@
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-OPEN = ("heads", "losses", "trunk", "objective", "aggregator", "optimizer", "exploration", "normaliser")
+OPEN = (
+    *("heads", "losses", "trunk", "objective", "aggregator", "optimizer", "exploration", "normaliser", "replay", "env"),
+    *("collector", "eval", "checkpoint", "log", "wandb"),
+)
 
 
 def _open() -> DictConfig:
@@ -19,10 +22,8 @@ def register() -> None:
     `env.vectorization_mode` and `env.step_timeout` have their defaults here, so that an env YAML of a user's own need
     not repeat them.
     """
-    node = OmegaConf.create(
-        {"heads": {}, "losses": {}, "env": {"kwargs": {}, "vectorization_mode": "sync", "step_timeout": 300.0}}
-    )
-    node.env.kwargs = _open()
+    node = OmegaConf.create({})
     for key in OPEN:
         node[key] = _open()
+    node.env.kwargs, node.env.vectorization_mode, node.env.step_timeout = _open(), "sync", 300.0
     ConfigStore.instance().store(name="open_mappings", node=node)

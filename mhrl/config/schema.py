@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Lt, MaxLen, MinLen
 from pydantic import AllowInfNan
 
 from mhrl.config.check import Group, check_fields, check_present
@@ -43,10 +43,10 @@ SCHEMA: dict[str, Any] = {
     "log": {"every": Count},
     "wandb": {
         "mode": Literal["auto", "online", "offline", "disabled"],
-        "project": str,
+        "project": Annotated[str, MinLen(1)],
         "dir": str,
         "entity": str | None,
-        "tags": list[str],
+        "tags": list[Annotated[str, MinLen(1), MaxLen(64)]],  # longer ones W&B refuses
         "notes": str | None,
     },
     "env": Group(ENV_FIELDS),

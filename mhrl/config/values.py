@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt
+from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.fields import FieldInfo
 
@@ -99,7 +99,7 @@ def _bounded(kind: Kind | None, metadata: Sequence[Any]) -> Kind | None:
     """A kind within bounds."""
     if kind is None:
         return None
-    bounds = []
+    bounds, unit = [], "characters" if kind.annotation is str else "entries"
     for bound in _flat(metadata):
         match bound:
             case Ge(least):
@@ -110,6 +110,10 @@ def _bounded(kind: Kind | None, metadata: Sequence[Any]) -> Kind | None:
                 bounds.append(f"<= {most}")
             case Lt(most):
                 bounds.append(f"< {most}")
+            case MinLen(least):
+                bounds.append(f"of at least {least} {unit}")
+            case MaxLen(most):
+                bounds.append(f"of at most {most} {unit}")
             case BaseMetadata():
                 bounds.append(f"with {bound}")
     said = "".join([" ", " and ".join(bounds)]) if bounds else ""

@@ -36,6 +36,8 @@ def resolve_mode(mode: str) -> tuple[str, str]:
     if mode != "auto":
         return mode, "set by wandb.mode"
     variable = os.environ.get("WANDB_MODE", "")
+    if not variable:
+        os.environ.pop("WANDB_MODE", None)  # set and empty, as containers have it, wandb refuses
     if variable:
         effective = {"run": "online", "dryrun": "offline"}.get(variable, variable)  # wandb's older names
         if effective not in MODES[1:]:

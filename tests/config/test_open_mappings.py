@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
 
-from mhrl.config import register
+from mhrl.config import ConfigError, check_config, register
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -26,10 +27,22 @@ def test_they_are_empty_at_first_and_not_shared_between_runs():
     assert config.heads == {} and config.losses == {} and config.env.kwargs == {}
 
 
-@pytest.mark.parametrize("override", ["sed=1", "eval.evry=1", "replay.capacty=5"])
-def test_e01_everything_else_stays_closed(override):
+def test_e01_the_root_stays_closed():
     with pytest.raises(ConfigCompositionException):
-        composed(override)
+        composed("sed=1")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("eval.evry=1", "unknown key eval.evry: did you mean every?"),
+        ("wandb.projct=x", "unknown key wandb.projct: did you mean project?"),
+    ],
+)
+def test_e01_what_is_open_is_judged_by_our_own_check(override, said):
+    with pytest.raises(ConfigError) as error:
+        check_config(OmegaConf.to_container(composed(override)))
+    assert str(error.value).startswith(said)
 
 
 def test_an_experiment_may_list_heads_and_the_command_line_may_add_fields():

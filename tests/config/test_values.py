@@ -77,7 +77,7 @@ def test_a_value_that_fits_takes_the_annotations_type(value, annotation, right):
         (Annotated[int, Interval(gt=0, lt=3)], "a whole number > 0 and < 3", [0, 3]),
         (Annotated[float, Field(ge=1, le=2)], "a number >= 1 and <= 2", [0.5, 3]),
         (PositiveInt, "a whole number > 0", [0, -1]),
-        (Annotated[list[int], MinLen(1)], "a list of whole numbers with MinLen(min_length=1)", [[], 5]),
+        (Annotated[list[int], MinLen(1)], "a list of whole numbers of at least 1 entries", [[], 5]),
         (list[str], "a list of texts", ["text", [5]]),
         (tuple[float, ...], "a list of numbers", [0.5, ["a"]]),
         (tuple[float, float], "a list of 2 numbers", [0.9, [0.9], [1, 2, 3], "ab"]),

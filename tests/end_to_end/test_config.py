@@ -56,7 +56,10 @@ SMALL = ("total_frames=40", "learning_starts=20", "eval.episodes=1", "batch_size
         ("env.id=Pendulm-v1", "env.id is 'Pendulm-v1', which is no registered env: did you mean Pendulum-v1"),
         ("env.vectorization_mode=asnyc", "env.vectorization_mode is 'asnyc': sync or async is expected"),
         ("on_nonfinite=eror", "on_nonfinite is 'eror': error or skip is expected"),
-        ("wandb.tags=a", "wandb.tags is 'a': a list of texts is expected"),
+        (
+            "wandb.tags=a",
+            "wandb.tags is 'a': a list of texts of at least 1 characters and",
+        ),
         ("checkpoint.keep_last=0", "checkpoint.keep_last is 0: a whole number >= 1 or null is expected"),
         ("eval.video=1", "eval.video is 1: true or false is expected"),
         ("total_frames=1.5e0", "total_frames is 1.5: a whole number >= 1 is expected"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mhrl.assembly import NonFiniteParameterError
 from mhrl.learner import Learner
 
 ROOT = Path(__file__).parents[2]
@@ -228,6 +229,33 @@ def test_poisoned_parameters_are_not_saved(build, folder):
     with pytest.raises(ValueError, match="non-finite action"):
         experiment.run()
     assert content(folder / "checkpoints" / "last.pt")["counters"]["frames"] == 101
+
+
+def test_h03_an_update_that_breaks_the_parameters_costs_no_good_checkpoint(train, folder):
+    run = train(*BASE, "total_frames=300")
+    wild = ("total_frames=400", "checkpoint.every=1", "checkpoint.keep_last=1", "optimizer.lr=1e300")
+    with pytest.raises(NonFiniteParameterError, match=r"network: head_\w+\.body.* is not finite at 301 frames"):
+        train(f"resume={run.path}", *wild)
+    assert sorted(path.name for path in (run.path / "checkpoints").glob("[fl]*.pt"))[-2:] == [
+        "frames_300.pt",
+        "last.pt",
+    ]
+    assert train(f"resume={run.path}", "total_frames=400", "optimizer.lr=1e-3").info["status"] == "finished"
+
+
+def test_h03_a_torn_best_does_not_stop_a_resume(train):
+    run = train(*BASE, "total_frames=300")
+    (run.path / "checkpoints" / "best.pt").write_bytes(b"")
+    (run.path / "run.json").write_text("{")
+    resumed = train(f"resume={run.path}", "total_frames=350")
+    assert resumed.info["status"] == "finished"
+    assert "best.pt cannot be read" in (run.path / "train.log").read_text()
+
+
+def test_whoever_adds_resume_to_the_old_line_need_not_take_out_what_has_not_changed(train):
+    words = [word for word in BASE if not word.startswith("+")]
+    run = train(*BASE, "total_frames=200", "seed=0")
+    assert train(f"resume={run.path}", *words, "seed=0", "total_frames=250").info["frames"] == 250
 
 
 def test_h02_a_row_that_is_not_finite_is_left_out_and_counted(train, folder):
