@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from mhrl.config import SCHEMA, nearest, register
@@ -65,8 +67,9 @@ def _check_roots(words: Sequence[str]) -> None:
 def _task(cfg: DictConfig) -> None:
     from mhrl.launch import run
 
+    job = HydraConfig.get()
     try:
-        run(cfg)
+        run(cfg, list(job.overrides.task), folder=job.runtime.cwd, sweep=job.mode == RunMode.MULTIRUN)
     except Exception as error:
         from mhrl.experiment import FAULTS
 

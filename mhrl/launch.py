@@ -7,31 +7,29 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from mhrl.config import ConfigError, check_config, head_kinds
 
 
-def run(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
+def run(cfg: DictConfig, overrides: Sequence[str] = (), *, folder: str = ".", sweep: bool = False) -> None:
     """Train as `cfg` says; the task of `mhrl-train`.
 
     Args:
         cfg: the composed config.
-        overrides: the command line that it was composed from, where Hydra does not know it; `resume` reads it.
+        overrides: the command line that it was composed from; `resume` reads it.
+        folder: what relative paths mean: where the user types, with hydra.job.chdir too.
+        sweep: whether this is one run of several.
 
     Raises:
         ConfigError: before the first env step and before a run folder exists.
     """
-    hydra = HydraConfig.get() if HydraConfig.initialized() else None
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    # Relative paths mean the folder that the user types in, with hydra.job.chdir too.
-    with contextlib.chdir(hydra.runtime.cwd if hydra else "."):
+    with contextlib.chdir(folder):
         if config.get("resume") is not None:
-            _resume(config, hydra.overrides.task if hydra else overrides)
+            _resume(config, overrides)
         else:
-            _begin(config, sweep=hydra is not None and hydra.mode == RunMode.MULTIRUN)
+            _begin(config, sweep=sweep)
 
 
 def _begin(config: dict[str, Any], *, sweep: bool) -> None:
