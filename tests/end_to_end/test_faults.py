@@ -296,6 +296,7 @@ AS_MET = {
     ),
     "NaN from an env": ("env._target_=toy_envs.NanReward ~env.id", "non-finite reward from env 0 at frames 0"),
     "NaN from the policy": ("heads.actor._target_=toy_parts.NanHead", "non-finite action for env 0 at frames 20"),
+    "out of memory": ("objective._target_=toy_parts.Hungry", "out of memory in an update on cpu: lower batch_size (8)"),
     "a loss of NaN": ("objective._target_=toy_parts.NanLoss", "loss 'value' is nan (update 0, 21 frames"),
 }
 

@@ -18,8 +18,8 @@ class NanHead(ActionHead):
         return self.weight.expand(*features.shape[:-1], -1) * float("nan")
 
 
-class NanLoss(Objective):
-    """DDPG whose value loss is NaN."""
+class Changed(Objective):
+    """DDPG, but for what a subclass does to the losses."""
 
     def __init__(self, network, aggregator, gamma, tau, target_every, policy_delay, loss_function, n_steps):
         super().__init__(aggregator)
@@ -31,12 +31,26 @@ class NanLoss(Objective):
         return self.inner.due(updates)
 
     def losses(self, batch, active=None):
-        losses, metrics = self.inner.losses(batch, active)
-        losses["value"] = losses["value"] * float("nan")
-        return losses, metrics
+        return self.change(*self.inner.losses(batch, active))
 
     def summary(self, metrics):
         return self.inner.summary(metrics)
 
     def update_target(self, updates):
         self.inner.update_target(updates)
+
+
+class NanLoss(Changed):
+    """Its value loss is NaN."""
+
+    def change(self, losses, metrics):
+        losses["value"] = losses["value"] * float("nan")
+        return losses, metrics
+
+
+class Hungry(Changed):
+    """Asks for more memory than there is."""
+
+    def change(self, losses, metrics):
+        torch.empty(2**60)
+        return losses, metrics
