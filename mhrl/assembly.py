@@ -1,6 +1,5 @@
 """Every part of a run that has state: built from a config, saved and restored as one."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -22,8 +21,6 @@ from mhrl.network import GreedyPolicy
 from mhrl.process import resolve_device, set_up_process
 from mhrl.resolve import resolve_heads, resolve_losses
 from mhrl.video import VideoRecorder, filmed, prepare_rendering
-
-_log = logging.getLogger("mhrl")
 
 
 class NonFiniteParameterError(FloatingPointError):
@@ -190,9 +187,4 @@ class Assembly:
         if self.video is not None:
             self.video.close()
         while self._envs:
-            env = self._envs.pop()
-            try:
-                env.close()
-            except Exception as error:  # a worker that died cannot be asked to close
-                _log.warning("an env did not close (%s), its processes are ended", type(error).__name__)
-                env.close(terminate=True)
+            self._envs.pop().close()

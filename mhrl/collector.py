@@ -22,6 +22,7 @@ from mhrl.envs import (
     reset_envs,
     restore_envs,
     snapshots,
+    split,
 )
 
 _log = logging.getLogger("mhrl")
@@ -275,7 +276,7 @@ class Collector:
             self._traj_ids[ends] = self._traj_ids.max() + 1 + np.arange(ends.size)
 
     def _split(self, observation: Any) -> list[np.ndarray]:  # noqa: ANN401
-        return [observation if leaf.key == "observation" else observation[leaf.name] for leaf in self._leaves]
+        return split(observation, self._leaves)
 
     def _check_observation(self, observation: list[np.ndarray]) -> None:
         for i in self._float_leaves:

@@ -8,11 +8,10 @@ from typing import Any, final
 
 import gymnasium as gym
 import numpy as np
-import torch
 
-from mhrl.envs import Leaf, check_finite, conform
+from mhrl.envs import Leaf, check_finite, conform, split
 from mhrl.generators import isolated_generators
-from mhrl.network import GreedyPolicy
+from mhrl.network import GreedyPolicy, leaf_tensors
 
 LONG = 50_000
 """Steps after which an evaluation warns: an env that never ends would go on for ever in silence."""
@@ -93,7 +92,7 @@ class Evaluator:
         self._check(observation)
         steps = 0
         while any(len(done) < share for done, share in zip(returns, self.shares, strict=True)):
-            action = self.policy.act(self._leaves(observation))[self.action_leaf.key]
+            action = self.policy.act(leaf_tensors(observation, self.observation_leaves))[self.action_leaf.key]
             proposed = action.cpu().numpy()
             check_finite(proposed, "action", "in an evaluation", "for")
             executed = conform(proposed, self.action_leaf.box)
@@ -118,13 +117,6 @@ class Evaluator:
 
     def _check(self, observation: dict | np.ndarray) -> None:
         """Refuse an observation that the policy could not act on."""
-        for leaf in self.observation_leaves:
+        for leaf, values in zip(self.observation_leaves, split(observation, self.observation_leaves), strict=True):
             if np.dtype(leaf.space.dtype).kind == "f":
-                values = observation[leaf.name] if isinstance(observation, dict) else observation
                 check_finite(values, leaf.path, "in an evaluation")
-
-    def _leaves(self, observation: dict | np.ndarray) -> dict:
-        """The vector env's observation as tensors by key."""
-        if isinstance(observation, dict):
-            return {leaf.key: torch.as_tensor(observation[leaf.name]) for leaf in self.observation_leaves}
-        return {self.observation_leaves[0].key: torch.as_tensor(observation)}

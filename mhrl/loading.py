@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mhrl import builder
 from mhrl.checkpoint import load_module
 from mhrl.envs import Leaf, action_leaves, conform, env_seeds, make_vector_env, observation_leaves
 from mhrl.envs.vector import Factory
 from mhrl.evaluator import MAX_ENVS, Evaluation, Evaluator
-from mhrl.network import GreedyPolicy
+from mhrl.network import GreedyPolicy, leaf_tensors
 from mhrl.resume import read_run
 from mhrl.video import prepare_rendering
 
@@ -41,8 +40,7 @@ class TrainedRun:
 
     def act(self, observation: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray:
         """The greedy action for one observation of a canonical env: of the action space's dtype, and inside it."""
-        named = observation if isinstance(observation, Mapping) else {self.observation_leaves[0].name: observation}
-        leaves = {leaf.key: torch.as_tensor(named[leaf.name]) for leaf in self.observation_leaves}
+        leaves = leaf_tensors(observation, self.observation_leaves)
         (leaf,) = self.action_leaves
         return conform(self.policy.act(leaves)[leaf.key].numpy(), leaf.box)
 

@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from mhrl.envs import Leaf
+from mhrl.envs import Leaf, split
 from mhrl.trunks import IdentityTrunk, Key, Trunk
 
 VALUE = "value"
@@ -219,6 +219,11 @@ class GreedyPolicy(TensorDictModuleBase):
         return tensordict.set(self.leaf.key, conform(action, self.leaf.space))
 
 
+def leaf_tensors(observation: np.ndarray | Mapping[str, np.ndarray], leaves: Sequence[Leaf]) -> dict[Key, Tensor]:
+    """A canonical env's observation, or a batch of them, as a policy reads it; shares the memory."""
+    return {leaf.key: torch.as_tensor(values) for leaf, values in zip(leaves, split(observation, leaves), strict=True)}
+
+
 def conform(action: Tensor, space: gym.Space) -> Tensor:
     """`action` `[*, *shape]` in the dtype of a Box and inside it; NaN passes through. `mhrl.envs.conform` for tensors.
 
@@ -229,4 +234,13 @@ def conform(action: Tensor, space: gym.Space) -> Tensor:
     return torch.clamp(action.to(low.dtype), low, high)
 
 
-__all__ = ["VALUE", "ActorCritic", "GreedyPolicy", "HeadSpec", "Network", "ObservationNormaliser", "conform"]
+__all__ = [
+    "VALUE",
+    "ActorCritic",
+    "GreedyPolicy",
+    "HeadSpec",
+    "Network",
+    "ObservationNormaliser",
+    "conform",
+    "leaf_tensors",
+]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhrl.config import ConfigError, Rate, check_arguments, check_fields, conform, nearest
+from mhrl.config import ConfigError, Rate, as_annotated, check_arguments, check_fields, nearest
 from mhrl.envs import Leaf
 from mhrl.network import VALUE
 
@@ -88,7 +88,7 @@ def resolve_losses(
 def _complete(name: str, given: Any, kind: str, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
     """One head's fields, over the defaults of its kind."""
     given = _mapping(f"heads.{name}", given)
-    kind = conform(given.get("kind", kind), str, f"heads.{name}.kind")
+    kind = as_annotated(given.get("kind", kind), str, f"heads.{name}.kind")
     if "_target_" not in given and kind not in kinds:
         raise ConfigError(f"heads.{name}.kind is {kind!r}, which is no kind of head{nearest(kind, kinds)}")
     defaults = {} if "_target_" in given else kinds[kind]

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import torch
 
 from mhrl.config import ConfigError
 from mhrl.envs import CanonicalEnv, Leaf, conform
 from mhrl.generators import isolated_generators
-from mhrl.network import GreedyPolicy
+from mhrl.network import GreedyPolicy, leaf_tensors
 
 MAX_STEPS = 2_000
 """A film ends here, for an episode may never do."""
@@ -121,8 +120,8 @@ class VideoRecorder:
         observation, _ = env.reset(seed=self.seed)
         yield env.render()
         for _ in range(MAX_STEPS):
-            named = observation if isinstance(observation, dict) else {self.observation_leaves[0].name: observation}
-            leaves = {leaf.key: torch.as_tensor(named[leaf.name][None]) for leaf in self.observation_leaves}
+            seen = leaf_tensors(observation, self.observation_leaves)
+            leaves = {key: value.unsqueeze(0) for key, value in seen.items()}
             proposed = self.policy.act(leaves)[self.action_leaf.key][0].numpy(force=True)
             observation, _, terminated, truncated, _ = env.step(conform(proposed, self.action_leaf.box))
             yield env.render()

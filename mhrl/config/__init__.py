@@ -7,7 +7,7 @@ from mhrl.config.errors import ConfigError, nearest
 from mhrl.config.kinds import head_kinds
 from mhrl.config.open_mappings import register
 from mhrl.config.schema import ENV_FIELDS, SCHEMA, Rate, check_config
-from mhrl.config.values import conform, kind_of
+from mhrl.config.values import as_annotated, kind_of
 
 __all__ = [
     "ENV_FIELDS",
@@ -15,12 +15,12 @@ __all__ = [
     "ConfigError",
     "Group",
     "Rate",
+    "as_annotated",
     "check_arguments",
     "check_config",
     "check_env",
     "check_fields",
     "check_present",
-    "conform",
     "find_spec",
     "head_kinds",
     "kind_of",

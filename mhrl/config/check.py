@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mhrl.config.errors import ConfigError, nearest
-from mhrl.config.values import conform
+from mhrl.config.values import as_annotated
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def check_fields(given: Mapping[str, Any], fields: Mapping[str, Any], where: str
 def _check(value: Any, expected: Any, key: str) -> Any:  # noqa: ANN401
     """One value."""
     if not isinstance(expected, Mapping | Group):
-        return conform(value, expected, key)
+        return as_annotated(value, expected, key)
     if not isinstance(value, Mapping):
         names = "" if isinstance(expected, Group) else f" with {', '.join(expected)}"
         raise ConfigError(f"{key} is {value!r}: a mapping{names} is expected")

@@ -46,7 +46,7 @@ _SCALARS = {
 }
 
 
-def conform(value: Any, annotation: Any, key: str) -> Any:  # noqa: ANN401
+def as_annotated(value: Any, annotation: Any, key: str) -> Any:  # noqa: ANN401
     """`value` as `annotation` has it: 1e6 becomes an int for an int, 1 a float for a float, a list a tuple for a tuple.
 
     An annotation that YAML has no values for is not judged.

@@ -3,7 +3,7 @@
 Everything downstream (storage, heads, metrics) names a part of an observation or action by its `Leaf`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -84,6 +84,11 @@ def observation_leaves(space: Space[Any]) -> tuple[Leaf, ...]:
             raise ValueError(f"{label}: another part of the observation is named {name!r} too; rename one: {space}")
         leaves[name] = Leaf(name, ("observation", name) if path else "observation", _storable(label, part))
     return tuple(leaves.values())
+
+
+def split(observation: Any, leaves: Sequence[Leaf]) -> list[np.ndarray]:  # noqa: ANN401
+    """Return the arrays of a canonical env's observation, or of a batch of them, in the order of its leaves."""
+    return [observation if leaf.key == "observation" else observation[leaf.name] for leaf in leaves]
 
 
 def action_leaves(space: Space[Any]) -> tuple[Leaf, ...]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AllowInfNan, Field, PositiveInt
 
-from mhrl.config import ConfigError, conform, kind_of
+from mhrl.config import ConfigError, as_annotated, kind_of
 
 INF, NAN = float("inf"), float("nan")
 LISTS = (list[int], Sequence[int])
@@ -47,7 +47,7 @@ LISTS = (list[int], Sequence[int])
     ],
 )
 def test_a_value_that_fits_takes_the_annotations_type(value, annotation, right):
-    found = conform(value, annotation, "key")
+    found = as_annotated(value, annotation, "key")
     assert found == right and type(found) is type(right)
     if isinstance(right, list | tuple):
         assert [type(entry) for entry in found] == [type(entry) for entry in right]
@@ -95,7 +95,7 @@ def test_a_value_that_fits_takes_the_annotations_type(value, annotation, right):
 def test_e01_a_value_that_does_not_fit_is_refused_in_plain_words(annotation, words, bad):
     for value in bad:
         with pytest.raises(ConfigError) as error:
-            conform(value, annotation, "some.key")
+            as_annotated(value, annotation, "some.key")
         assert str(error.value) == f"some.key is {value!r}: {words} is expected"
 
 
@@ -106,7 +106,7 @@ def test_e01_a_value_that_does_not_fit_is_refused_in_plain_words(annotation, wor
 @pytest.mark.parametrize("value", [1, 1.0, "text", [0.5], None, {"a": 1}])
 def test_what_yaml_has_no_values_for_is_not_judged(annotation, value):
     assert kind_of(annotation) is None
-    assert conform(value, annotation, "key") is value
+    assert as_annotated(value, annotation, "key") is value
 
 
 VALUES = st.recursive(
@@ -128,12 +128,12 @@ def test_a_union_takes_exactly_what_one_of_its_members_takes(value, choices):
     for choice in choices[1:]:
         annotation = annotation | choice
     if any(BY_HAND[choice](value) for choice in choices):
-        assert conform(value, annotation, "key") == value
+        assert as_annotated(value, annotation, "key") == value
     else:
         with pytest.raises(ConfigError):
-            conform(value, annotation, "key")
+            as_annotated(value, annotation, "key")
 
 
 @given(value=VALUES)
 def test_plain_values_pass_through_a_mapping_of_anything_bit_for_bit(value):
-    assert repr(conform({"a": value}, dict[str, Any], "key")) == repr({"a": value})
+    assert repr(as_annotated({"a": value}, dict[str, Any], "key")) == repr({"a": value})
