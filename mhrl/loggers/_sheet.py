@@ -84,7 +84,8 @@ def _cell(row: Row, column: _Column) -> str:
         std = row.get("eval/return_std")
         if std is None:
             return _number(value)
-        return _fit(column.width, f"{_number(value)} ± {_number(std)}", f"{value:.0f} ± {std:.0f}", f"{value:.1e}")
+        short = f"{value:.0f} ± {std:.0f}" if abs(value) >= 100 else f"{value:.3g} ± {std:.2g}"
+        return _fit(column.width, f"{_number(value)} ± {_number(std)}", short, f"{value:.1e}")
     return _fit(column.width, *(f"{value:{form}}" for form in (".4g", ".3g", ".2g", ".1e", ".0e")))
 
 

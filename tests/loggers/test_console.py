@@ -79,6 +79,28 @@ def test_a_row_is_a_line_and_what_it_lacks_is_a_dash(out, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "shown"),
+    [
+        (-163.21, 12.44, "-163.2 ± 12.4"),
+        (0.6096221, 0.0804228, "0.61 ± 0.08"),  # neither 1 ± 0, nor cut
+        (0.8597, 0.166841, "0.86 ± 0.17"),
+        (-0.00123456, 0.000045678, "-1.2e-03"),
+        (4.0, 0.0, "4 ± 0.0"),
+        (-12345.6, 2345.67, "-12346 ± 2346"),
+        (1234567.8, 234567.8, "1.2e+06"),
+    ],
+)
+def test_returns_of_any_size_fit_their_column(out, tmp_path, mean, std, shown):
+    stream = out(80)
+    logger = ConsoleLogger()
+    logger.start(make_info(tmp_path))
+    logger.log(make_row(2500, **{"eval/return_mean": mean, "eval/return_std": std}))
+    cells = stream.getvalue().splitlines()[-1]
+    assert f"  {shown}  " in cells and cells.split()[1] == shown.split()[0]
+    logger.finish(OUTCOME)
+
+
 def test_the_eta_waits_for_a_speed_that_is_not_the_warm_ups(out, tmp_path):
     stream = out(80)
     logger = ConsoleLogger()
