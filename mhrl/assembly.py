@@ -12,12 +12,12 @@ from torch import nn
 from mhrl import builder
 from mhrl.checkpoint import CheckpointError, load_module, load_optimizer
 from mhrl.collector import Collector
-from mhrl.envs import action_leaves, env_seeds, make_vector_env, observation_leaves
+from mhrl.envs import env_seeds, make_vector_env
 from mhrl.evaluator import MAX_ENVS, Evaluator
 from mhrl.exploration import ExploringPolicy
-from mhrl.generators import generator_states, restore_generators
+from mhrl.generators import generator_states, isolated_generators, restore_generators
 from mhrl.learner import Learner
-from mhrl.network import GreedyPolicy
+from mhrl.policy import GreedyPolicy
 from mhrl.process import resolve_device, set_up_process
 from mhrl.resolve import resolve_heads, resolve_losses
 from mhrl.video import VideoRecorder, filmed, prepare_rendering
@@ -29,7 +29,7 @@ class NonFiniteParameterError(FloatingPointError):
 
 @final
 class Assembly:
-    """The nouns of one run. Building them writes nothing and steps no env.
+    """The nouns of one run. Building them writes nothing; one env is built and tried beforehand (`inspect_env`).
 
     Args:
         config: the composed config as plain values; resolved in place: every head and every loss in full.
@@ -55,34 +55,38 @@ class Assembly:
         prepare_rendering()
         noise_seed, replay_seed, warmup_seed = np.random.SeedSequence(seed).generate_state(3).tolist()
 
+        with isolated_generators(seed):  # envs and what tries them may draw
+            config["env"], spaces = builder.inspect(config["env"])
         factory = builder.build_env_factory(config["env"])
         mode, timeout = config["env"]["vectorization_mode"], config["env"]["step_timeout"]
         env = self._own(make_vector_env(factory, config["num_envs"], mode, step_timeout=timeout))
         eval_count = min(MAX_ENVS, config["eval"]["episodes"])
         eval_env = self._own(make_vector_env(factory, eval_count, step_timeout=timeout))
-        observations = observation_leaves(env.single_observation_space)
-        actions = action_leaves(env.single_action_space)
 
-        config["heads"] = resolve_heads(config["heads"], actions, kinds)
+        objective = config["objective"]
+        needed = {name: objective[name] for name in ("bins", "dueling") if name in objective}
+        config["heads"] = heads = resolve_heads(config["heads"], spaces.actions, kinds, **needed)
         self.device = resolve_device(config["device"])
-        trunk = builder.build_trunk(config, observations)
-        self.network = network = builder.build_network(config, trunk, actions).to(self.device)
-        config["losses"] = resolve_losses(config["losses"], list(network.specs), trunk.acting_trunk_grad)
-        aggregator = builder.build_aggregator(config)
-        self.objective = builder.build(config["objective"], "objective", network=network, aggregator=aggregator)
+        trunk = builder.build_trunk(config, spaces)
+        self.network = network = builder.build_network(config, trunk, spaces).to(self.device)
+        names = builder.loss_names(config, network)
+        factor = trunk.acting_trunk_grad
+        config["losses"] = resolve_losses(config["losses"], names, network.proposing, factor, heads)
+        aggregator = builder.build_aggregator(config, network.proposing)
+        self.objective = builder.build_objective(config, network, aggregator)
         self.objective.to(self.device).eval()  # as it acts; the engine trains it
         self.optimizer = builder.build_optimizer(config, self.objective)
         engine = builder.build_engine(config, self.objective, self.optimizer)
-        self.normaliser = builder.build_normaliser(config, observations)
+        self.normaliser = builder.build_normaliser(config, spaces)
         self.learner = Learner(self.objective, engine, aggregator, config["on_nonfinite"], self.normaliser)
         noise = builder.build_noise(config, network, noise_seed)
         self.policy = ExploringPolicy(GreedyPolicy(network, self.normaliser), noise)
-        self.replay = builder.build_replay(config, replay_seed, observations, actions)
+        self.replay = builder.build_replay(config, replay_seed, spaces)
+        leaves = {"observation_leaves": spaces.seen, "action_leaves": spaces.actions}
         self.collector = Collector(
             env,
             self.policy,
-            observation_leaves=observations,
-            action_leaves=actions,
+            **leaves,
             seeds=env_seeds(seed, env.num_envs, "train"),
             warmup_seed=warmup_seed,
             learning_starts=config["learning_starts"],
@@ -90,7 +94,6 @@ class Assembly:
             frames_per_rollout=config["collector"]["frames_per_rollout"],
             on_nonfinite=config["on_nonfinite"],
         )
-        leaves = {"observation_leaves": observations, "action_leaves": actions}
         seeds = env_seeds(seed, eval_env.num_envs, "eval")
         greedy = self.policy.greedy
         self.evaluator = Evaluator(eval_env, greedy, **leaves, seeds=seeds, episodes=config["eval"]["episodes"])

@@ -1,7 +1,6 @@
 """Builds the nouns of a run from a resolved config; the only place that calls `_target_`s."""
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -11,18 +10,18 @@ from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 
 from mhrl.aggregators import BackwardAggregator
-from mhrl.config import ConfigError, check_arguments, check_env
+from mhrl.config import OBJECTIVE_FIELDS, OPTIMIZER_FIELDS, ConfigError, check_arguments, check_env
 from mhrl.engine import EagerEngine, Engine
-from mhrl.envs import EnvError, Leaf, make_factory
+from mhrl.envs import EnvError, EnvSpaces, inspect_env, make_factory
 from mhrl.envs.vector import Factory
-from mhrl.exploration import GaussianNoise, HeadNoise
-from mhrl.heads import ActionHead, CriticHead
-from mhrl.network import VALUE, HeadSpec, Network
+from mhrl.exploration import ActionNoise, HeadNoise
+from mhrl.layout import HeadSpec, Layout
+from mhrl.network import Dueling, Network
 from mhrl.normaliser import Normaliser
 from mhrl.objectives import Objective
-from mhrl.objectives.ddpg import ACTOR_ROW
+from mhrl.objectives.value_based import ACTOR_ROW
 from mhrl.replay import Replay, transition_bytes
-from mhrl.resolve import HEAD_FIELDS
+from mhrl.resolve import HEAD_FIELDS, values_of
 from mhrl.trunks import IdentityTrunk, Trunk
 
 Config = Mapping[str, Any]
@@ -55,42 +54,78 @@ def build(node: Config, where: str, skip: Collection[str] = (), **injected: Any)
 
 def build_env_factory(env: Config) -> Factory:
     """The factory of one canonical env: `_target_` with its sibling fields and the entries of `kwargs`."""
-    return make_factory(*check_env(env))
+    source = env.get("action_mask")
+    return make_factory(*check_env(env), action_mask=None if source in ("auto", "none") else source)
 
 
-def build_trunk(config: Config, observations: Sequence[Leaf]) -> Trunk:
+def inspect(env: Config) -> tuple[dict[str, Any], EnvSpaces]:
+    """The config's `env` with what was left to the env itself settled, and the env's leaves."""
+    fields = ("action_mask", "vectorization_mode", "step_timeout")
+    options = {name: env[name] for name in fields if name in env}
+    spaces, source = inspect_env(*check_env(env), **options)
+    return {**env, "action_mask": source or "none"}, spaces
+
+
+def build_trunk(config: Config, spaces: EnvSpaces) -> Trunk:
     """The trunk over the env's observation leaves."""
-    spaces = {leaf.key: leaf.space for leaf in observations}
-    trunk = build(config["trunk"], "trunk", skip=("lr",), spaces=spaces)
+    trunk = build(config["trunk"], "trunk", skip=("lr",), spaces={leaf.key: leaf.space for leaf in spaces.observations})
     if config["trunk"].get("lr") is not None and not any(True for _ in trunk.parameters()):
         raise ConfigError(f"trunk.lr is {config['trunk']['lr']}: {type(trunk).__name__} has no parameters to train")
     return trunk
 
 
-def build_network(config: Config, trunk: Trunk, actions: Sequence[Leaf]) -> Network:
+def build_network(config: Config, trunk: Trunk, spaces: EnvSpaces) -> Network:
     """The network of a resolved config: the trunk, and its heads at their places."""
-    (leaf,) = actions
-    low, high = leaf.box.low.reshape(-1), leaf.box.high.reshape(-1)
+    leaves = {leaf.name: leaf for leaf in spaces.actions}
+    specs = {
+        name: HeadSpec(head["leaf"] or "", tuple(head["dims"] or ()), tuple(head["in_keys"]), values_of(head, leaves))
+        for name, head in config["heads"].items()
+    }
+    layout = Layout(spaces.actions, specs)
+    proposed = Box(layout.low.numpy(), layout.high.numpy(), dtype=layout.low.numpy().dtype)
     sizes = {"features": trunk.out_features, "observation": IdentityTrunk(trunk.spaces).out_features}
-    heads, specs = {}, {}
+    heads: dict[str, torch.nn.Module] = {}
+    twins: dict[str, torch.nn.Module] = {}
+    twin = config["objective"].get("twin", False)
     for name, head in config["heads"].items():
-        dims = slice(None) if name == VALUE else head["dims"]
-        space = Box(low[dims], high[dims], dtype=leaf.box.low.dtype)
-        in_features = sum(sizes[key] for key in head["in_keys"])
-        heads[name] = build(head, f"heads.{name}", skip=HEAD_FIELDS, in_features=in_features, space=space)
-        expected = CriticHead if name == VALUE else ActionHead
-        if not isinstance(heads[name], expected):
-            raise ConfigError(f"heads.{name}: {head['_target_']} is no {expected.__name__}")
-        specs[name] = HeadSpec(head["leaf"] or "", tuple(head["dims"] or ()), tuple(head["in_keys"]))
-    return Network(trunk, heads, specs, actions)
+        arguments: dict[str, Any] = {"in_features": sum(sizes[key] for key in head["in_keys"])}
+        if name in layout.proposing:
+            box, dims = leaves[head["leaf"]].box, head["dims"]
+            low, high = (bound.reshape(-1)[dims] for bound in (box.low, box.high))
+            arguments["space"] = Box(low, high, dtype=low.dtype)
+        else:
+            arguments |= {"space": proposed, "outputs": specs[name].values or 1}
+        heads[name] = build(head, f"heads.{name}", skip=HEAD_FIELDS, **arguments)
+        if twin and name not in layout.proposing:
+            twins[name] = build(head, f"heads.{name}", skip=HEAD_FIELDS, **arguments)
+    dueling: Dueling = config["objective"].get("dueling", "none") if layout.branches else "none"
+    return Network(trunk, heads, specs, spaces.actions, spaces.masks, twins=twins, dueling=dueling)
 
 
-def build_aggregator(config: Config) -> BackwardAggregator:
-    """The aggregator with the losses' static weights, and the factor of every loss and row on the trunk."""
+def build_objective(config: Config, network: Network, aggregator: BackwardAggregator) -> Objective:
+    """The objective over a network that already has what `OBJECTIVE_FIELDS` ask for."""
+    arguments = {"network": network, "aggregator": aggregator}
+    return build(config["objective"], "objective", skip=OBJECTIVE_FIELDS, **arguments)
+
+
+def loss_names(config: Config, network: Network) -> tuple[str, ...]:
+    """The names of the losses that the objective will have."""
+    node = check_arguments(config["objective"], "objective", ("network", "aggregator"), OBJECTIVE_FIELDS)
+    options = {key: value for key, value in node.items() if key not in ("_target_", *OBJECTIVE_FIELDS)}
+    return get_object(node["_target_"]).loss_names(network, **options)
+
+
+def build_aggregator(config: Config, proposing: Collection[str]) -> BackwardAggregator:
+    """The aggregator with the losses' static weights, and the factor of every loss and row on the trunk.
+
+    Args:
+        config: resolved.
+        proposing: the heads whose losses share a row if their factors are one.
+    """
     losses = config["losses"]
     trunk_grad = {name: loss["trunk_grad"] for name, loss in losses.items()}
-    acting = {factor for name, factor in trunk_grad.items() if name != VALUE}
-    if len(acting) == 1:  # then the acting losses share one row
+    acting = {trunk_grad[name] for name in proposing if name in trunk_grad}
+    if len(acting) == 1:
         trunk_grad.setdefault(ACTOR_ROW, acting.pop())
     weights = {name: loss["weight"] for name, loss in losses.items()}
     return build(config["aggregator"], "aggregator", weights=weights, trunk_grad=trunk_grad)
@@ -101,24 +136,24 @@ def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimiz
     default = config["optimizer"].get("lr")
     if default is None:
         raise ConfigError("optimizer.lr is missing")
-    rates = {f"head_{name}": head["lr"] for name, head in config["heads"].items()} | {
-        "trunk": config["trunk"].get("lr")
-    }
+    rates = {f"{kind}_{name}": head["lr"] for name, head in config["heads"].items() for kind in ("head", "twin")}
+    rates["trunk"] = config["trunk"].get("lr")
     groups: dict[float, list[tuple[str, torch.nn.Parameter]]] = {}
     for name, parameter in objective.network.named_parameters():
         rate = rates.get(name.split(".")[0])
         groups.setdefault(default if rate is None else rate, []).append((name, parameter))
     params = [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
-    return build(config["optimizer"], "optimizer", skip=("clip_norm",), params=params)
+    return build(config["optimizer"], "optimizer", skip=OPTIMIZER_FIELDS, params=params)
 
 
 def build_engine(config: Config, objective: Objective, optimizer: torch.optim.Optimizer) -> Engine:
     """The engine of the config's name."""
-    engines = {"eager": partial(EagerEngine, clip_norm=config["optimizer"].get("clip_norm"))}
-    return engines[config["engine"]](objective, objective.aggregator, optimizer)
+    clip: dict[str, Any] = {name: config["optimizer"][name] for name in OPTIMIZER_FIELDS if name in config["optimizer"]}
+    engines = {"eager": EagerEngine}
+    return engines[config["engine"]](objective, objective.aggregator, optimizer, **clip)
 
 
-def build_noise(config: Config, network: Network, seed: int) -> GaussianNoise:
+def build_noise(config: Config, network: Network, seed: int) -> ActionNoise:
     """Exploration noise: each head's own settings over those of the group, unless it names another `_target_`."""
     group, heads = check_arguments(config["exploration"], "exploration"), {}
     for name in network.acting:
@@ -128,15 +163,15 @@ def build_noise(config: Config, network: Network, seed: int) -> GaussianNoise:
         heads[name] = build({**group, **own} if same else own, where)
         if not isinstance(heads[name], HeadNoise):
             raise ConfigError(f"{where}: {own.get('_target_', group['_target_'])} is no HeadNoise")
-    return GaussianNoise(network, heads, seed, config["num_envs"])
+    return ActionNoise(network, heads, seed, config["num_envs"])
 
 
-def build_normaliser(config: Config, observations: Sequence[Leaf]) -> Normaliser:
+def build_normaliser(config: Config, spaces: EnvSpaces) -> Normaliser:
     """The normaliser of the env's observation leaves."""
-    return build(config["normaliser"], "normaliser", observations=observations, num_envs=config["num_envs"])
+    return build(config["normaliser"], "normaliser", observations=spaces.observations, num_envs=config["num_envs"])
 
 
-def build_replay(config: Config, seed: int, observations: Sequence[Leaf], actions: Sequence[Leaf]) -> Replay:
+def build_replay(config: Config, seed: int, spaces: EnvSpaces) -> Replay:
     """The replay buffer, refused before it allocates anything if its rows would not fit.
 
     Raises:
@@ -149,7 +184,7 @@ def build_replay(config: Config, seed: int, observations: Sequence[Leaf], action
             f"learning_starts is {learning_starts}: with objective.n_steps={n_steps} rows enter replay late, so that "
             f"at least n_steps * num_envs = {n_steps * num_envs} are expected"
         )
-    row_bytes = transition_bytes(observations, actions, n_steps)
+    row_bytes = transition_bytes(spaces.seen, spaces.actions, n_steps)
     sizes = {"batch_size": config["batch_size"], "num_envs": num_envs, "row_bytes": row_bytes}
     return build(config["replay"], "replay", **sizes, seed=seed)
 
@@ -168,7 +203,8 @@ def explain(error: Exception) -> str:
     message = str(error)
     cause = error.__cause__ if isinstance(error, EnvError) else error
     if isinstance(cause, ImportError | gym.error.DependencyNotInstalled):
-        for extra, packages in {"mujoco": ("mujoco", "imageio"), "box2d": ("box2d", "Box2D", "pygame")}.items():
+        extras = {"mujoco": ("mujoco", "imageio"), "box2d": ("box2d", "Box2D", "pygame")}
+        for extra, packages in extras.items():
             if any(package in message for package in packages):
                 return f"{message}\nThis env needs an extra: pip install 'mhrl[{extra}]'"
     return message or type(error).__name__

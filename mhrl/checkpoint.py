@@ -16,7 +16,7 @@ from torch import nn
 import mhrl
 from mhrl.files import written_whole
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout."""
 
 PACKAGES = ("torch", "tensordict", "torchrl", "gymnasium", "numpy")

@@ -17,12 +17,16 @@ from mhrl.envs import (
     Leaf,
     NonFiniteError,
     check_finite,
+    check_mask,
     conform,
     finite_rows,
+    join,
+    mask_key,
     reset_envs,
     restore_envs,
     snapshots,
     split,
+    uniform_actions,
 )
 
 _log = logging.getLogger("mhrl")
@@ -34,7 +38,7 @@ class Policy(Protocol):
     def act(
         self, observation: Mapping[Key, torch.Tensor], frames: int, is_init: torch.Tensor
     ) -> Mapping[Key, torch.Tensor]:
-        """Return float32 actions `[N, *shape]` in env units by leaf key, for CPU observations `[N, *shape]`.
+        """Return actions `[N, *shape]` in env units by leaf key, for CPU observations and masks `[N, *shape]` by key.
 
         `is_init` `[N]`, bool, says which envs are at the first step of an episode.
         """
@@ -46,21 +50,21 @@ class Collector:
     Each rollout is a TensorDict of batch size [T, N] in fresh memory: the caller's to keep or change, no later rollout
     writes to it. It holds, observations and actions in their spaces' dtypes,
 
-    - every observation leaf, and under `next` the observation that the step led to (the true last one at an end);
-    - the action leaf, bit for bit what the env executed;
+    - every observation leaf and mask, and under `next` those that the step led to (the true last ones at an end);
+    - every action leaf, bit for bit what the env executed;
     - `("next", "reward")` float32 and `("next", "terminated" | "truncated" | "done")` bool, all [T, N, 1];
     - `is_init` bool [T, N, 1], True at the first step of an episode;
     - `("collector", "traj_ids")` int64 [T, N], one number an episode, unique in the run.
 
-    While `frames < learning_starts` actions are uniform over the space and the policy is not asked. A rollout ends at
-    the next multiple of `num_envs * frames_per_rollout` frames, or earlier at the first multiple of `num_envs` at or
+    While `frames < learning_starts` actions are uniform over what is legal and the policy is not asked. A rollout ends
+    at the next multiple of `num_envs * frames_per_rollout` frames, or earlier at the first multiple of `num_envs` at or
     past `learning_starts` or `total_frames`; the latter ends the iteration.
 
     Args:
         env: From `make_vector_env`.
         policy: Asked under `torch.no_grad()`, with the observation and the frames so far.
-        observation_leaves: Leaves of one env's observation space.
-        action_leaves: Leaves of one env's action space.
+        observation_leaves: What an observation of one env consists of, masks too: its `spaces.seen`.
+        action_leaves: One env's `spaces.actions`.
         seeds: One reset seed for each env, used once when iteration starts.
         warmup_seed: Seed of the uniform warm-up actions.
         learning_starts: Frames of warm-up.
@@ -73,6 +77,7 @@ class Collector:
     Raises:
         NonFiniteError: While iterating, with env index and key: on a non-finite action before the env is stepped; with
             `on_nonfinite="error"` on a non-finite observation or reward before the row is handed out.
+        EmptyMaskError: While iterating, if an env that is to act has no legal action.
         ValueError: While iterating, if the policy's action has another shape than `[N, *shape]`.
 
     Attributes:
@@ -94,14 +99,16 @@ class Collector:
         frames_per_rollout: int = 1,
         on_nonfinite: Literal["error", "skip"] = "error",
     ) -> None:
-        (self._action_leaf,) = action_leaves
         self.env, self.policy = env, policy
         self.learning_starts, self.total_frames = learning_starts, total_frames
         self.frames_per_rollout = frames_per_rollout
         self.on_nonfinite = on_nonfinite
         self.frames = 0
         self.skipped_rows = 0
-        self._leaves = observation_leaves
+        self._leaves, self._action_leaves = observation_leaves, action_leaves
+        keys = [leaf.key for leaf in observation_leaves]
+        # For each action leaf, which of the observation's leaves is its mask.
+        self._masks = [keys.index(key) if (key := mask_key(leaf)) in keys else None for leaf in action_leaves]
         self._float_leaves = [i for i, leaf in enumerate(observation_leaves) if np.dtype(leaf.space.dtype).kind == "f"]
         self._seeds: Any = seeds  # gymnasium annotates one int only
         self._rng = np.random.default_rng(warmup_seed)
@@ -120,7 +127,7 @@ class Collector:
             self._observation = observation
         while self.frames < self.total_frames:
             steps, held = self._vector_steps(), 0
-            rows = _Rows((steps, self.env.num_envs), self._leaves, self._action_leaf)
+            rows = _Rows((steps, self.env.num_envs), self._leaves, self._action_leaves)
             before = self.frames
             try:
                 for _ in range(steps):
@@ -200,8 +207,10 @@ class Collector:
         """Take one vector step and write it into row `t`; return whether the row is to be kept."""
         for column, value in zip(rows.observation, self._observation, strict=True):
             column[t] = value
-        rows.action[t] = self._act(rows, t)
-        observation, reward, terminated, truncated, infos = self.env.step(rows.action[t])
+        actions = self._act(rows, t)
+        for column, value in zip(rows.action, actions, strict=True):
+            column[t] = value
+        observation, reward, terminated, truncated, infos = self.env.step(join(actions, self._action_leaves))
         done = terminated | truncated
         (ends,) = done.nonzero()
         # What the envs are in now; where an episode ended, that is the first observation of the next one.
@@ -221,6 +230,9 @@ class Collector:
                 raise
             self._skip(error, [reward, *(column[t] for column in rows.next_observation), *self._observation], done)
             return False
+        for leaf, i in zip(self._action_leaves, self._masks, strict=True):
+            if i is not None:  # a truncated episode bootstraps from where it was cut: something must be legal there
+                check_mask(rows.next_observation[i][t], leaf, over=terminated)
         rows.reward[t, :, 0] = reward
         rows.terminated[t, :, 0], rows.truncated[t, :, 0], rows.done[t, :, 0] = terminated, truncated, done
         rows.is_init[t, :, 0], rows.traj_ids[t] = self._is_init, self._traj_ids
@@ -244,22 +256,26 @@ class Collector:
         """Give every env's trajectory a new number: the next row does not follow the last one."""
         self._traj_ids = self._traj_ids.max() + 1 + np.arange(self._traj_ids.size)
 
-    def _act(self, rows: "_Rows", t: int) -> np.ndarray:
-        """Return the actions [N, *shape] to execute."""
-        leaf = self._action_leaf
-        space: Any = leaf.space
-        shape = (self.env.num_envs, *space.shape)
+    def _act(self, rows: "_Rows", t: int) -> list[np.ndarray]:
+        """Return the actions `[N, *shape]` to execute, one array a leaf."""
         if self.frames < self.learning_starts:
-            # Integers, because `random()` never draws 1: both bounds can be drawn, and no width can overflow.
-            unit = self._rng.integers(2**53, size=shape, endpoint=True) / 2**53
-            return conform((1 - unit) * space.low + unit * space.high, space)
+            masks = [None if i is None else rows.observation[i][t] for i in self._masks]
+            return [
+                uniform_actions(self._rng, leaf, self.env.num_envs, mask)
+                for leaf, mask in zip(self._action_leaves, masks, strict=True)
+            ]
         # Of the rollout's memory, not the env's: a policy may keep what it saw.
         seen = {
             one.key: torch.from_numpy(column[t]) for one, column in zip(self._leaves, rows.observation, strict=True)
         }
         with torch.no_grad():
-            is_init = torch.from_numpy(self._is_init)
-            action = self.policy.act(seen, self.frames, is_init)[leaf.key].numpy(force=True)
+            proposed = self.policy.act(seen, self.frames, torch.from_numpy(self._is_init))
+        return [self._executed(leaf, proposed[leaf.key].numpy(force=True)) for leaf in self._action_leaves]
+
+    def _executed(self, leaf: Leaf, action: np.ndarray) -> np.ndarray:
+        """Return a policy's action as the env gets it."""
+        space = leaf.box
+        shape = (self.env.num_envs, *space.shape)
         if action.shape != shape:
             raise ValueError(f"{leaf.name}: expected a policy's actions of shape {shape}, got {action.shape}")
         check_finite(action, leaf.name, f"at frames {self.frames}", "for")
@@ -294,11 +310,11 @@ def _first(reasons: Iterable[str | None]) -> str | None:
 class _Rows:
     """The arrays [T, N, ...] of one rollout, in the spaces' dtypes: the first value written does not choose them."""
 
-    def __init__(self, batch_size: tuple[int, int], leaves: tuple[Leaf, ...], action_leaf: Leaf) -> None:
-        self.batch_size, self._leaves, self._action_leaf = batch_size, leaves, action_leaf
+    def __init__(self, batch_size: tuple[int, int], leaves: tuple[Leaf, ...], action_leaves: tuple[Leaf, ...]) -> None:
+        self.batch_size, self._leaves, self._action_leaves = batch_size, leaves, action_leaves
         self.observation = [_empty(batch_size, leaf) for leaf in leaves]
         self.next_observation = [_empty(batch_size, leaf) for leaf in leaves]
-        self.action = _empty(batch_size, action_leaf)
+        self.action = [_empty(batch_size, leaf) for leaf in action_leaves]
         self.traj_ids = np.empty(batch_size, np.int64)
         shape = (*batch_size, 1)
         self.reward = np.empty(shape, np.float32)
@@ -309,15 +325,15 @@ class _Rows:
         """Return the rows; the TensorDict owns their memory."""
         tensor = torch.from_numpy
         after = {
-            "observation": self._nest(self.next_observation),
+            **_nest(self._leaves, self.next_observation),
             "reward": tensor(self.reward),
             "terminated": tensor(self.terminated),
             "truncated": tensor(self.truncated),
             "done": tensor(self.done),
         }
         rows = {
-            "observation": self._nest(self.observation),
-            "action": tensor(self.action),
+            **_nest(self._leaves, self.observation),
+            **_nest(self._action_leaves, self.action),
             "is_init": tensor(self.is_init),
             "collector": {"traj_ids": tensor(self.traj_ids)},
             "next": after,
@@ -325,10 +341,17 @@ class _Rows:
         # The public constructor checks every shape again, a quarter of a step's time; torchrl skips that the same way.
         return TensorDict._new_unsafe(rows, batch_size=torch.Size(self.batch_size), device=torch.device("cpu"))
 
-    def _nest(self, columns: list[np.ndarray]) -> torch.Tensor | dict[str, torch.Tensor]:
-        if self._leaves[0].key == "observation":
-            return torch.from_numpy(columns[0])
-        return {leaf.name: torch.from_numpy(column) for leaf, column in zip(self._leaves, columns, strict=True)}
+
+def _nest(leaves: tuple[Leaf, ...], columns: list[np.ndarray]) -> dict[str, Any]:
+    """Return the columns as tensors at their leaves' keys, nested."""
+    nested: dict[str, Any] = {}
+    for leaf, column in zip(leaves, columns, strict=True):
+        if isinstance(leaf.key, str):
+            nested[leaf.key] = torch.from_numpy(column)
+        else:
+            root, name = leaf.key
+            nested.setdefault(root, {})[name] = torch.from_numpy(column)
+    return nested
 
 
 def _empty(batch_size: tuple[int, int], leaf: Leaf) -> np.ndarray:

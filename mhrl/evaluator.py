@@ -9,9 +9,9 @@ from typing import Any, final
 import gymnasium as gym
 import numpy as np
 
-from mhrl.envs import Leaf, check_finite, conform, split
+from mhrl.envs import Leaf, check_finite, conform, join, split
 from mhrl.generators import isolated_generators
-from mhrl.network import GreedyPolicy, leaf_tensors
+from mhrl.policy import GreedyPolicy, leaf_tensors
 
 LONG = 50_000
 """Steps after which an evaluation warns: an env that never ends would go on for ever in silence."""
@@ -49,8 +49,8 @@ class Evaluator:
     Args:
         env: a vector env of the evaluator's own, SAME_STEP.
         policy: acts; not trained here.
-        observation_leaves: the env's observation leaves.
-        action_leaves: the env's action leaves.
+        observation_leaves: what an observation of one env consists of, masks too: its `spaces.seen`.
+        action_leaves: one env's `spaces.actions`.
         seeds: one per env.
         episodes: how many.
     """
@@ -68,7 +68,7 @@ class Evaluator:
         self.env = env
         self.policy = policy
         self.observation_leaves = tuple(observation_leaves)
-        (self.action_leaf,) = action_leaves
+        self.action_leaves = tuple(action_leaves)
         self.seeds: Any = list(seeds)  # gymnasium annotates one int only
         self.shares = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
 
@@ -77,6 +77,7 @@ class Evaluator:
 
         Raises:
             NonFiniteError: naming the env whose observation or reward, or the action for it, is NaN or infinite.
+            EmptyMaskError: naming the env that has no legal action.
         """
         self.policy.eval()
         with isolated_generators(self.seeds[0]):
@@ -92,11 +93,7 @@ class Evaluator:
         self._check(observation)
         steps = 0
         while any(len(done) < share for done, share in zip(returns, self.shares, strict=True)):
-            action = self.policy.act(leaf_tensors(observation, self.observation_leaves))[self.action_leaf.key]
-            proposed = action.cpu().numpy()
-            check_finite(proposed, "action", "in an evaluation", "for")
-            executed = conform(proposed, self.action_leaf.box)
-            observation, reward, terminated, truncated, _ = self.env.step(executed)
+            observation, reward, terminated, truncated, _ = self.env.step(self._act(observation))
             check_finite(reward, "reward", "in an evaluation")
             self._check(observation)
             steps += 1
@@ -110,6 +107,16 @@ class Evaluator:
                     lengths[i].append(int(length[i]))
                 total[i], length[i] = 0.0, 0
         return Evaluation(tuple(chain.from_iterable(returns)), tuple(chain.from_iterable(lengths)))
+
+    def _act(self, observation: dict[str, np.ndarray] | np.ndarray) -> Any:  # noqa: ANN401
+        """The greedy action of every env."""
+        proposed = self.policy.act(leaf_tensors(observation, self.observation_leaves))
+        executed = []
+        for leaf in self.action_leaves:
+            action = proposed[leaf.key].numpy(force=True)
+            check_finite(action, leaf.name, "in an evaluation", "for")
+            executed.append(conform(action, leaf.box))
+        return join(executed, self.action_leaves)
 
     def close(self) -> None:
         """Close the envs."""

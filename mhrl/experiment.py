@@ -20,7 +20,7 @@ from mhrl.checkpoint import CheckpointError
 from mhrl.checkpoint_folder import CheckpointFolder
 from mhrl.config import ConfigError
 from mhrl.engine import NonFiniteLossError
-from mhrl.envs import EnvError, NonFiniteError
+from mhrl.envs import EmptyMaskError, EnvError, NonFiniteError
 from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, RunInfo, WandbLogger, best_evaluation
 from mhrl.resume import Resumption
 from mhrl.run_folder import RunFolder
@@ -28,7 +28,7 @@ from mhrl.signals import StopSignals
 from mhrl.start_up import next_commands, run_info
 
 FAULTS = (
-    *(EnvError, NonFiniteError, NonFiniteLossError, NonFiniteParameterError),
+    *(EnvError, EmptyMaskError, NonFiniteError, NonFiniteLossError, NonFiniteParameterError),
     *(CheckpointError, torch.OutOfMemoryError),
 )
 """What may end a run although the program is right."""
@@ -99,7 +99,8 @@ class Experiment:
             start, status = time.monotonic(), "failed"
             try:
                 wandb = f"{self.wandb.mode} ({self.wandb.reason})"
-                info = run_info(self.config, self.parts.network, self.parts.objective, wandb, self.folder.path)
+                network, objective, timid = self.parts.network, self.parts.objective, self.parts.policy.noise.timid
+                info = run_info(self.config, network, objective, wandb, self.folder.path, timid)
                 self.loggers.start(info if self.resumption is None else self._resumed(info, self.resumption))
                 self._note(wandb_id=self.wandb.run_id)
                 if self.resumption is not None:

@@ -1,9 +1,14 @@
-"""Multi-layer perceptrons in the vocabulary of the configs, shared by trunks and heads."""
+"""Multi-layer perceptrons in the vocabulary of the configs, shared by trunks and heads, alone or many at once.
 
-from collections.abc import Sequence
+Shapes: `*` batch, `N` rows of a flattened batch, `K` perceptrons, `I` inputs, `H` units of a layer, `O` outputs.
+"""
+
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torchrl.modules import MLP
 
 Activation = Literal["relu", "tanh", "elu", "silu", "gelu", "leaky_relu"]
@@ -41,7 +46,7 @@ def mlp(
     activation: Activation = "relu",
     layer_norm: bool = False,
     final_init: float | None = None,
-) -> nn.Module:
+) -> nn.Sequential:
     """Build hidden layers of `widths` and, unless `out_features` is None, a linear layer after them.
 
     Args:
@@ -77,3 +82,87 @@ def mlp(
         for parameter in last.parameters():
             nn.init.uniform_(parameter, -final_init, final_init)
     return network
+
+
+def stack_key(body: nn.Sequential) -> Hashable:
+    """What perceptrons of `mlp` must have in common to be stacked: everything but the number of outputs."""
+    *hidden, last = body
+    return (*map(repr, hidden), last.in_features)
+
+
+def stacked(bodies: Sequence[nn.Sequential], inputs: Tensor | Sequence[Tensor]) -> Tensor:
+    """Run perceptrons of one `stack_key` together; their parameters stay their own.
+
+    With one input for all, the first layers are one product; all other layers are batched products. A single
+    perceptron gives the bits of its own forward pass. Each that trains gets a gradient, zeros where its outputs are
+    not used: leave out those that should get none.
+
+    Args:
+        bodies: `K` perceptrons of `mlp`, each with an output layer.
+        inputs: `[*, I]` for all, or one of that shape for each.
+
+    Returns:
+        `[*, K, O]`, where `O` is the largest number of outputs. Perceptrons of fewer end in zeros, which pass no
+        gradient: they are sums over constant zero weights.
+    """
+    if len(bodies) == 1:
+        (only,) = [inputs] if isinstance(inputs, Tensor) else inputs
+        return bodies[0](only).unsqueeze(-2)
+    first, *rest = zip(*bodies, strict=True)
+    if isinstance(inputs, Tensor):
+        batch = inputs.shape[:-1]
+        weight, bias = _concatenated(first)
+        x = F.linear(inputs.reshape(-1, inputs.shape[-1]), weight, bias)
+    else:
+        batch = inputs[0].shape[:-1]
+        x = _products(first, torch.stack([part.reshape(-1, part.shape[-1]) for part in inputs]))
+    for layers in rest:
+        match layers[0]:
+            case nn.Linear():
+                x = _products(layers, _by_body(x, len(bodies)))
+            case nn.LayerNorm():
+                x = _norms(layers, _by_body(x, len(bodies)))
+            case activation:
+                x = activation(x)  # before `_by_body`: in place on a view, autograd would copy gradients
+    outputs = _by_body(x, len(bodies)).transpose(0, 1)
+    return outputs.reshape(*batch, *outputs.shape[1:])
+
+
+def side_by_side(outputs: Tensor, sizes: Sequence[int]) -> Tensor:
+    """What `stacked` returned, `[*, K, O]`, without its zeros: `[*, sum of sizes]`, by the `K` numbers of outputs."""
+    if len(set(sizes)) == 1:
+        return outputs.flatten(-2)
+    return torch.cat([own[..., :size] for own, size in zip(outputs.unbind(-2), sizes, strict=True)], -1)
+
+
+def _by_body(x: Tensor, count: int) -> Tensor:
+    """Units side by side, `[N, K * H]`, as `[K, N, H]`."""
+    return x if x.dim() == 3 else x.unflatten(-1, (count, -1)).transpose(0, 1)
+
+
+def _products(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
+    """`[K, N, H]` to `[K, N, O]`, each by its own layer."""
+    weight, bias = (part.unflatten(0, (len(layers), -1)) for part in _concatenated(layers))
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+
+def _norms(layers: Sequence[nn.LayerNorm], x: Tensor) -> Tensor:
+    """Normalise `[K, N, H]` over `H`, each by its own layer."""
+    weight, bias = (
+        torch.stack(parts).unsqueeze(1) for parts in zip(*((n.weight, n.bias) for n in layers), strict=True)
+    )
+    return torch.addcmul(bias, weight, F.layer_norm(x, layers[0].normalized_shape, eps=layers[0].eps))
+
+
+def _concatenated(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
+    """Weights `[K * O, H]` and biases `[K * O]` of layers with `O` outputs at most; zeros where one has fewer."""
+    size = max(layer.out_features for layer in layers)
+    weights: list[Tensor] = []
+    biases: list[Tensor] = []
+    for layer in layers:
+        weights.append(layer.weight)
+        biases.append(layer.bias)
+        if layer.out_features < size:
+            weights.append(layer.weight.new_zeros(size - layer.out_features, layer.in_features))
+            biases.append(layer.bias.new_zeros(size - layer.out_features))
+    return torch.cat(weights), torch.cat(biases)

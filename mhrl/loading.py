@@ -10,10 +10,10 @@ import numpy as np
 
 from mhrl import builder
 from mhrl.checkpoint import load_module
-from mhrl.envs import Leaf, action_leaves, conform, env_seeds, make_vector_env, observation_leaves
+from mhrl.envs import Leaf, conform, env_seeds, join, make_vector_env
 from mhrl.envs.vector import Factory
 from mhrl.evaluator import MAX_ENVS, Evaluation, Evaluator
-from mhrl.network import GreedyPolicy, leaf_tensors
+from mhrl.policy import GreedyPolicy, leaf_tensors
 from mhrl.resume import read_run
 from mhrl.video import prepare_rendering
 
@@ -27,8 +27,8 @@ class TrainedRun:
     Attributes:
         config: the run's resolved config.
         policy: the greedy policy; a TensorDictModule, and `policy.act(observation)` without tensordicts.
-        factory: builds one canonical env of the run's kind.
-        observation_leaves: the env's observation leaves.
+        factory: builds one canonical env of the run's kind; its `native_action` turns an action into the wrapped env's.
+        observation_leaves: what an observation of the env consists of, masks too.
         action_leaves: the env's action leaves.
     """
 
@@ -38,11 +38,26 @@ class TrainedRun:
     observation_leaves: tuple[Leaf, ...]
     action_leaves: tuple[Leaf, ...]
 
-    def act(self, observation: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray:
-        """The greedy action for one observation of a canonical env: of the action space's dtype, and inside it."""
-        leaves = leaf_tensors(observation, self.observation_leaves)
-        (leaf,) = self.action_leaves
-        return conform(self.policy.act(leaves)[leaf.key].numpy(), leaf.box)
+    def act(self, observation: np.ndarray | Mapping[str, np.ndarray]) -> Any:  # noqa: ANN401
+        """The greedy action for one observation of a canonical env, which that env's space contains.
+
+        Args:
+            observation: as the env returns it: an array, or `{leaf name: array}`, masks too.
+
+        Returns:
+            What the env's `step` takes: the array of a single leaf, else `{"action": {name: array}}`.
+
+        Raises:
+            EmptyMaskError: if a mask allows nothing.
+            ValueError: if the observation lacks a part.
+        """
+        names = [leaf.name for leaf in self.observation_leaves]
+        if names != ["observation"] and not (isinstance(observation, Mapping) and observation.keys() >= set(names)):
+            raise ValueError(f"an observation of the canonical env is expected, a mapping with {', '.join(names)}")
+        seen = leaf_tensors(observation, self.observation_leaves)
+        proposed = self.policy.act({key: value.unsqueeze(0) for key, value in seen.items()})
+        executed = [conform(proposed[leaf.key][0].numpy(force=True), leaf.box) for leaf in self.action_leaves]
+        return join(executed, self.action_leaves)
 
 
 def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
@@ -64,15 +79,15 @@ def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:
     factory = builder.build_env_factory(config["env"])
     env = factory()
     try:
-        observations, actions = observation_leaves(env.observation_space), action_leaves(env.action_space)
+        spaces = env.spaces
     finally:
         env.close()
-    network = builder.build_network(config, builder.build_trunk(config, observations), actions)
+    network = builder.build_network(config, builder.build_trunk(config, spaces), spaces)
     network.eval()
     load_module(network, state["network"], "network", file)
-    normaliser = builder.build_normaliser(config, observations)
+    normaliser = builder.build_normaliser(config, spaces)
     load_module(normaliser, state["normaliser"], "normaliser", file)
-    return TrainedRun(config, GreedyPolicy(network, normaliser), factory, observations, actions)
+    return TrainedRun(config, GreedyPolicy(network, normaliser), factory, spaces.seen, spaces.actions)
 
 
 def evaluate_run(

@@ -15,7 +15,8 @@ from mhrl.config import ConfigError, check_config
 from mhrl.run_folder import RunFolder
 
 FIXED = (
-    *("seed", "num_envs", "env", "replay", "objective.n_steps", "learning_starts", "utd_ratio"),
+    *("seed", "num_envs", "env", "replay", "learning_starts", "utd_ratio"),
+    *("objective.n_steps", "objective.bins", "objective.dueling", "objective.twin", "objective.loss_reduction"),
     *("run_dir", "dry_run", "name"),
 )
 """Keys that a run keeps for life: its envs, its rows in replay, the updates it owes and its folder hang on them."""
@@ -129,19 +130,37 @@ def merge(config: Mapping[str, Any], overrides: Iterable[str]) -> tuple[dict[str
             raise ConfigError(f"{given}: a resumed run keeps its {key}; leave it out, and set single values only")
         if override.is_delete():
             raise ConfigError(f"{given}: nothing can be deleted from the config of a resumed run")
-        before = deepcopy(OmegaConf.select(merged, key))
-        OmegaConf.update(merged, key, override.value(), force_add=True)
-        after = OmegaConf.select(merged, key)
-        if before == after:
-            continue
-        if _is_fixed(key):
-            raise ConfigError(f"{given}: a resumed run keeps {key}, which is {before}; start a new run to change it")
-        conflicts.append(f"{key} is {before} in the checkpoint, {after} on the command line, which wins")
+        for place in _places(key, config, given):
+            before = deepcopy(OmegaConf.select(merged, place))
+            OmegaConf.update(merged, place, override.value(), force_add=True)
+            after = OmegaConf.select(merged, place)
+            if before == after:
+                continue
+            if _is_fixed(place):
+                words = f"{given}: a resumed run keeps {place}, which is {before}"
+                raise ConfigError(f"{words}; start a new run to change it")
+            conflicts.append(f"{place} is {before} in the checkpoint, {after} on the command line, which wins")
     return OmegaConf.to_container(merged, resolve=True), tuple(conflicts)
+
+
+def _places(key: str, config: Mapping[str, Any], given: str) -> list[str]:
+    """The keys of a run's config that `key` means: a leaf's name stands for all heads and losses of that leaf.
+
+    Raises:
+        ConfigError: for a head or loss that the run does not have, naming those that there are.
+    """
+    group, _, rest = key.partition(".")
+    name, _, field = rest.partition(".")
+    if group not in ("heads", "losses") or not name or name in config[group]:
+        return [key]
+    heads = [head for head, fields in config["heads"].items() if fields["leaf"] == name and head in config[group]]
+    if not heads or not field:
+        raise ConfigError(f"{given}: the run has no {group}.{name}, but {', '.join(config[group])}")
+    return [f"{group}.{head}.{field}" for head in heads]
 
 
 def _is_fixed(key: str) -> bool:
     """Whether another value would make another run."""
     parts = key.split(".")
-    kind = parts[0] == "heads" and parts[2:] == ["kind"]
+    kind = parts[0] == "heads" and parts[2:] in (["kind"], ["leaf"], ["dims"], ["bins"])
     return kind or "_target_" in parts or any(f"{key}.".startswith(f"{name}.") for name in FIXED)

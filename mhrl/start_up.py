@@ -2,19 +2,27 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import mhrl
 from mhrl.checkpoint import is_trusted, targets
 from mhrl.checkpoint_folder import CheckpointFolder
+from mhrl.layout import VALUE
 from mhrl.loggers import HeadRow, LossRow, RunInfo
-from mhrl.network import VALUE, Network
+from mhrl.network import Network
 from mhrl.objectives import Objective
 
 
-def run_info(config: Mapping[str, Any], network: Network, objective: Objective, wandb: str, run_dir: Path) -> RunInfo:
+def run_info(
+    config: Mapping[str, Any],
+    network: Network,
+    objective: Objective,
+    wandb: str,
+    run_dir: Path,
+    timid: Sequence[str] = (),
+) -> RunInfo:
     """Collect the first block: who acts and judges, which loss trains what, and with which factors.
 
     Args:
@@ -23,18 +31,36 @@ def run_info(config: Mapping[str, Any], network: Network, objective: Objective, 
         objective: whose routes are shown.
         wandb: the W&B mode and why.
         run_dir: the run's folder.
+        timid: branches that hardly explore, see `ActionNoise`.
     """
     trunk = config["trunk"]["_target_"].rsplit(".", 1)[-1]
     shared = any(True for _ in network.trunk.parameters())
     notes = []
     if not shared:
         notes.append(f"{trunk} has no parameters: the losses meet in no trunk, there is nothing to balance")
+    trained = {
+        module for name, modules in objective.routes.items() if config["losses"][name]["weight"] for module in modules
+    }
+    blind = [name for name in network.proposing if config["losses"].get(name, {}).get("weight")]
+    if blind and not any(f"head_{critic}" in trained for critic in network.critics):
+        notes.append(f"no loss trains a critic, which {', '.join(blind)} would follow")
     dropped = [name for name, loss in config["losses"].items() if loss["weight"] == 0]
     if dropped:
         notes.append(f"weight 0, not computed: {', '.join(dropped)}")
     rising = [name for name, loss in config["losses"].items() if loss["weight"] < 0]
     if rising:
         notes.append(f"negative weight, made larger rather than smaller: {', '.join(rising)}")
+    linear = [name for name in network.branches if network.proposing and config["heads"][name].get("widths") == []]
+    if linear:
+        notes.append(f"no hidden layer: values are linear in the continuous action: {', '.join(linear)}")
+    objective_fields = config.get("objective", {})
+    if network.branches == () and objective_fields.get("dueling", "none") != "none":
+        notes.append("objective.dueling means nothing: there is no branch")
+    if network.proposing == () and objective_fields.get("policy_delay", 1) != 1:
+        notes.append("objective.policy_delay means nothing: no head proposes")
+    if timid:
+        words = "epsilon is 0, and std too small to change a choice; exploration.epsilon=0.1, for instance, would"
+        notes.append(f"hardly any exploration by {', '.join(timid)}: {words}")
     if config["learning_starts"] >= config["total_frames"]:
         notes.append("learning_starts is not below total_frames: there will be no update")
     return RunInfo(
@@ -64,11 +90,20 @@ def run_info(config: Mapping[str, Any], network: Network, objective: Objective, 
 
 def _head_row(name: str, config: Mapping[str, Any], network: Network) -> HeadRow:
     """One head's line of the table."""
-    head, leaf = config["heads"][name], network.leaf
-    whole = name == VALUE or head["dims"] == list(range(leaf.box.low.size))
-    covers = "Q(s, a)" if name == VALUE else leaf.name if whole else f"{leaf.name}{head['dims']}"
+    head = config["heads"][name]
     rate = config["optimizer"]["lr"] if head["lr"] is None else head["lr"]
-    return HeadRow(name, head["kind"], covers, " + ".join(head["in_keys"]), rate)
+    return HeadRow(name, head["kind"], _covers(name, network), " + ".join(head["in_keys"]), rate)
+
+
+def _covers(name: str, network: Network) -> str:
+    """What a head decides: a leaf, some of its dimensions, among how many values; or what it judges."""
+    if name == VALUE:
+        judged = "V(s" if network.branches else "Q(s"
+        return f"{judged}, {'x' if network.branches else 'a'})" if network.proposing else f"{judged})"
+    spec = network.specs[name]
+    leaf = next(leaf for leaf in network.layout.leaves if leaf.name == spec.leaf)
+    place = leaf.name if spec.dims == tuple(range(leaf.size)) else f"{leaf.name}{list(spec.dims)}"
+    return f"{place}, {spec.values} values" if spec.values else place
 
 
 def next_commands(

@@ -18,9 +18,9 @@ from typing import Any, final
 import numpy as np
 
 from mhrl.config import ConfigError
-from mhrl.envs import CanonicalEnv, Leaf, conform
+from mhrl.envs import CanonicalEnv, Leaf, conform, join
 from mhrl.generators import isolated_generators
-from mhrl.network import GreedyPolicy, leaf_tensors
+from mhrl.policy import GreedyPolicy, leaf_tensors
 
 MAX_STEPS = 2_000
 """A film ends here, for an episode may never do."""
@@ -56,8 +56,8 @@ class VideoRecorder:
     Args:
         build: builds one canonical env with `render_mode="rgb_array"`; see `filmed`.
         policy: acts; not trained here.
-        observation_leaves: the env's observation leaves.
-        action_leaves: the env's action leaves.
+        observation_leaves: what an observation of the env consists of, masks too: its `spaces.seen`.
+        action_leaves: the env's `spaces.actions`.
         seed: that of the evaluation's first env.
 
     Raises:
@@ -75,7 +75,7 @@ class VideoRecorder:
     ) -> None:
         self.policy = policy
         self.observation_leaves = tuple(observation_leaves)
-        (self.action_leaf,) = action_leaves
+        self.action_leaves = tuple(action_leaves)
         self.seed = seed
         self._env: CanonicalEnv | None = None
         try:
@@ -121,9 +121,9 @@ class VideoRecorder:
         yield env.render()
         for _ in range(MAX_STEPS):
             seen = leaf_tensors(observation, self.observation_leaves)
-            leaves = {key: value.unsqueeze(0) for key, value in seen.items()}
-            proposed = self.policy.act(leaves)[self.action_leaf.key][0].numpy(force=True)
-            observation, _, terminated, truncated, _ = env.step(conform(proposed, self.action_leaf.box))
+            proposed = self.policy.act({key: value.unsqueeze(0) for key, value in seen.items()})
+            executed = [conform(proposed[leaf.key][0].numpy(force=True), leaf.box) for leaf in self.action_leaves]
+            observation, _, terminated, truncated, _ = env.step(join(executed, self.action_leaves))
             yield env.render()
             if terminated or truncated:
                 return

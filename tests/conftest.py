@@ -3,16 +3,21 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from hypothesis import settings
+from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import nn
 
+from mhrl import builder
 from mhrl.aggregators import WeightedSum
-from mhrl.envs import Leaf
+from mhrl.envs import EnvSpaces, Leaf, action_leaves
+from mhrl.envs.masks import MaskReader
 from mhrl.heads import DeterministicHead, QHead
-from mhrl.network import HeadSpec, Network
+from mhrl.layout import HeadSpec
+from mhrl.network import Network
 from mhrl.objectives import Objective
+from mhrl.resolve import resolve_heads
 from mhrl.trunks import CNNTrunk, IdentityTrunk, MLPTrunk
 
 torch.set_num_threads(1)
@@ -43,10 +48,30 @@ def build_network(heads=None, *, trunk="mlp", low=None, high=None, in_keys=None,
         size, box = sum(sizes[key] for key in keys), Box(low[list(dims)], high[list(dims)])
         head = QHead if name == "value" else DeterministicHead
         modules[name] = (
-            critic if name == "value" and critic else head(size, box, [6], activation="tanh", final_init=None)
+            critic if name == "value" and critic else head(size, box, widths=[6], activation="tanh", final_init=None)
         )
-        specs[name] = HeadSpec("action", tuple(dims), keys)
+        specs[name] = HeadSpec("", (), keys) if name == "value" else HeadSpec("action", tuple(dims), keys)
     network = Network(trunk, modules, specs, (Leaf("action", "action", Box(low, high)),))
+    return network.double() if double else network
+
+
+KINDS = {
+    "deterministic": {"_target_": "mhrl.heads.DeterministicHead", "widths": [6], "activation": "tanh"},
+    "branch": {"_target_": "mhrl.heads.QHead", "widths": [6], "activation": "tanh", "final_init": None},
+    "critic": {"_target_": "mhrl.heads.QHead", "widths": [6], "activation": "tanh", "final_init": None},
+}
+
+
+def build_agent(space, heads=None, *, trunk="mlp", masks=False, seed=0, double=False, **fields):
+    """A network for any action space, with the heads that a config would give it; `fields` are the objective's."""
+    torch.manual_seed(seed)
+    trunk = build_trunk(trunk) if isinstance(trunk, str) else trunk
+    observations = tuple(Leaf(str(key), key, space) for key, space in trunk.spaces.items())
+    actions = action_leaves(space)
+    spaces = EnvSpaces(observations, MaskReader(space, actions).leaves if masks else (), actions)
+    needed = {name: fields[name] for name in ("bins", "dueling") if name in fields}
+    config = {"heads": resolve_heads(heads or {}, actions, KINDS, **needed), "objective": fields}
+    network = builder.build_network(config, trunk, spaces)
     return network.double() if double else network
 
 
@@ -62,11 +87,22 @@ def build_batch(network, *shape, seed=1):
             rows[key] = torch.as_tensor(values.astype(space.dtype))
         return rows
 
-    space = network.leaf.space
     batch = TensorDict({}, shape)
     for key, value in observation().items():
         batch[key] = value
-    batch["action"] = torch.as_tensor(rng.uniform(space.low, space.high, (*shape, *space.shape)).astype(np.float32))
+    for leaf in network.layout.leaves:
+        box, size = leaf.box, (*shape, *leaf.box.shape)
+        values = (
+            rng.integers(box.low, box.high, size, endpoint=True)
+            if leaf.discrete
+            else rng.uniform(box.low, box.high, size)
+        )
+        batch[leaf.key] = torch.as_tensor(values.astype(box.dtype))
+    for leaf in network.layout.masks:
+        for key in (leaf.key, ("next", *([leaf.key] if isinstance(leaf.key, str) else leaf.key))):
+            batch[key] = torch.as_tensor(rng.random((*shape, *leaf.box.shape)) < 0.6) | (
+                torch.arange(leaf.size) % 2 == 0
+            )
     for key, value in observation().items():
         batch[("next", *([key] if isinstance(key, str) else key))] = value
     batch["next", "reward"] = torch.as_tensor(rng.normal(size=(*shape, 1)).astype(np.float32))
@@ -88,9 +124,13 @@ class ToyObjective(Objective):
         self.poison = poison
         self.target_updates = []
 
+    @classmethod
+    def loss_names(cls, network, **options):
+        return tuple(name for name in network if name != "trunk")
+
     @property
     def names(self):
-        return tuple(name for name in self.network if name != "trunk")
+        return self.loss_names(self.network)
 
     @property
     def routes(self):
@@ -131,6 +171,11 @@ def make_network():
 
 
 @pytest.fixture(scope="session")
+def make_agent():
+    return build_agent
+
+
+@pytest.fixture(scope="session")
 def make_batch():
     return build_batch
 
@@ -138,3 +183,40 @@ def make_batch():
 @pytest.fixture(scope="session")
 def make_toy():
     return ToyObjective
+
+
+def _leaf_spaces():
+    shapes = st.sampled_from([(), (1,), (3,), (2, 2)])
+    seeds = st.integers(0, 2**16).map(np.random.default_rng)
+
+    def real(shape, dtype, rng):
+        low = rng.uniform(-10, 10, shape).astype(dtype)
+        return Box(low, (low + rng.choice([0.0, 0.25, 2.0], shape)).astype(dtype), shape, dtype)
+
+    def whole(shape, dtype, rng):
+        low = rng.integers(0, 9, shape)
+        return Box(low.astype(dtype), (low + rng.integers(0, 4, shape)).astype(dtype), shape, dtype)
+
+    def several(shape, dtype, rng):
+        return MultiDiscrete(rng.integers(1, 5, shape), dtype, start=rng.integers(0, 9, shape))
+
+    integers = st.sampled_from([np.int8, np.uint8, np.int32, np.uint16, np.int64])
+    return st.one_of(
+        st.builds(Discrete, st.integers(1, 5), start=st.integers(-3, 9)),
+        st.builds(several, shapes.filter(bool), integers, seeds),
+        st.builds(MultiBinary, st.sampled_from([1, 3, (2, 2)])),
+        st.builds(whole, shapes, integers, seeds),
+        st.builds(real, shapes, st.sampled_from([np.float32, np.float64]), seeds),
+    )
+
+
+def _containers(parts):
+    keys = st.permutations("abcd")  # a Dict keeps the order of pairs
+    named = st.builds(lambda keys, parts: Dict(list(zip(keys, parts, strict=False))), keys, st.lists(parts, min_size=1))
+    return st.one_of(named, st.lists(parts, min_size=1, max_size=3).map(Tuple))
+
+
+@pytest.fixture(scope="session")
+def action_spaces():
+    """A strategy: action spaces of any nesting, whose names do not collide."""
+    return st.recursive(_leaf_spaces(), _containers, max_leaves=6)

@@ -6,10 +6,10 @@ from gymnasium.spaces import Box
 from mhrl import builder
 from mhrl.config import ConfigError
 from mhrl.engine import EagerEngine
-from mhrl.envs import Leaf
+from mhrl.envs import EnvSpaces, Leaf
 from mhrl.exploration import Gaussian
 from mhrl.normaliser import IdentityNormaliser, RunningNormaliser
-from mhrl.objectives import DDPG
+from mhrl.objectives import ValueBased
 from mhrl.resolve import resolve_heads, resolve_losses
 
 KINDS = {
@@ -19,6 +19,7 @@ KINDS = {
 SPACE = Box(np.array([-1.0, 0.0, -2.0], np.float32), np.array([3.0, 0.5, 2.0], np.float32))
 OBSERVATION = (Leaf("observation", "observation", Box(-1, 1, (4,), np.float32)),)
 ACTION = (Leaf("action", "action", SPACE),)
+SPACES = EnvSpaces(OBSERVATION, (), ACTION)
 LISTED = {"arm": {"dims": [2, 0]}, "gripper": {"dims": [1]}}
 
 
@@ -27,20 +28,19 @@ def config_of(heads=None, losses=None, trunk=None, **rest):
         "trunk": {"_target_": "mhrl.trunks.MLPTrunk", "widths": [5], "lr": None} | (trunk or {}),
         "heads": resolve_heads(LISTED if heads is None else heads, ACTION, KINDS),
         "aggregator": {"_target_": "mhrl.aggregators.WeightedSum"},
-        "objective": {"_target_": "mhrl.objectives.DDPG", "gamma": 0.9},
+        "objective": {"_target_": "mhrl.objectives.ValueBased", "gamma": 0.9},
         "optimizer": {"_target_": "torch.optim.Adam", "lr": 0.01, "clip_norm": None},
         "exploration": {"_target_": "mhrl.exploration.Gaussian", "std": 0.1, "std_end": None, "anneal_frames": 0},
         "engine": "eager",
         "num_envs": 2,
     } | rest
-    names = [name for name in config["heads"] if name != "value"] + ["value"]
-    return config | {"losses": resolve_losses(losses or {}, names, 1.0)}
+    acting = [name for name in config["heads"] if name != "value"]
+    return config | {"losses": resolve_losses(losses or {}, [*acting, "value"], acting, 1.0, config["heads"])}
 
 
 def objective_of(config):
-    network = builder.build_network(config, builder.build_trunk(config, OBSERVATION), ACTION)
-    aggregator = builder.build_aggregator(config)
-    return builder.build(config["objective"], "objective", network=network, aggregator=aggregator)
+    network = builder.build_network(config, builder.build_trunk(config, SPACES), SPACES)
+    return builder.build_objective(config, network, builder.build_aggregator(config, network.proposing))
 
 
 def test_each_head_gets_the_bounds_of_its_dimensions_in_its_order():
@@ -104,7 +104,7 @@ def test_a_rate_for_a_trunk_without_parameters_is_refused():
     config["trunk"] = {"_target_": "mhrl.trunks.IdentityTrunk", "lr": 0.1}
     leaves = (Leaf("observation", "observation", Box(-1, 1, (3,))),)
     with pytest.raises(ConfigError, match=r"trunk\.lr is 0\.1: IdentityTrunk has no parameters to train"):
-        builder.build_trunk(config, leaves)
+        builder.build_trunk(config, EnvSpaces(leaves, (), ACTION))
 
 
 def test_out_of_memory_names_the_keys_to_lower():
@@ -115,7 +115,9 @@ def test_out_of_memory_names_the_keys_to_lower():
 
 
 def test_weights_and_trunk_grad_reach_the_aggregator():
-    aggregator = builder.build_aggregator(config_of(losses={"arm": {"weight": 0.3}, "value": {"trunk_grad": 0.5}}))
+    aggregator = builder.build_aggregator(
+        config_of(losses={"arm": {"weight": 0.3}, "value": {"trunk_grad": 0.5}}), ("arm", "gripper")
+    )
     assert aggregator.weight("arm") == 0.3 and aggregator.weight("gripper") == aggregator.weight("value") == 1.0
     assert aggregator.trunk_grad("value") == 0.5 and aggregator.trunk_grad("actor") == 1.0
 
@@ -166,14 +168,14 @@ def test_a_head_that_names_another_kind_of_noise_takes_nothing_else_from_the_gro
 
 def test_the_normaliser_is_built_for_the_observations_and_the_envs():
     config = config_of(normaliser={"_target_": "mhrl.normaliser.RunningNormaliser", "gamma": 0.9, "clip": 5.0})
-    normaliser = builder.build_normaliser(config, OBSERVATION)
+    normaliser = builder.build_normaliser(config, SPACES)
     assert type(normaliser) is RunningNormaliser and normaliser.clip == 5.0
     assert normaliser.mean.shape == (4,) and normaliser.returns.shape == (2,)
     config["normaliser"] = {"_target_": "mhrl.normaliser.IdentityNormaliser"}
-    assert type(builder.build_normaliser(config, OBSERVATION)) is IdentityNormaliser
+    assert type(builder.build_normaliser(config, SPACES)) is IdentityNormaliser
     config["normaliser"] = {"_target_": "mhrl.normaliser.RunningNormaliser", "gama": 0.9}
     with pytest.raises(ConfigError, match=r"unknown key normaliser.gama: did you mean gamma\?"):
-        builder.build_normaliser(config, OBSERVATION)
+        builder.build_normaliser(config, SPACES)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,8 @@ def test_bad_noise_is_refused_by_head(heads, message):
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        ({"arm": {"kind": "critic"}}, r"heads.arm: mhrl.heads.QHead is no ActionHead"),
+        ({"arm": {"kind": "critic"}}, r"heads.arm_0.bins is None: into how many values"),
+        ({"arm": {"_target_": "torch.nn.Linear", "out_features": 1, "in_features": 2}}, r"heads.arm"),
         ({"value": {"kind": "deterministic"}}, r"heads.value: mhrl.heads.DeterministicHead is no CriticHead"),
         ({"arm": {"widths": [0]}}, r"heads.arm: widths \[0\] must be positive"),
     ],
@@ -216,10 +219,10 @@ def test_engine_and_clip_norm():
 
 def test_build_names_the_node_of_what_goes_wrong():
     with pytest.raises(ConfigError, match=r"objective: objective.gamma is 2"):
-        objective_of(config_of(objective={"_target_": "mhrl.objectives.DDPG", "gamma": 2}))
+        objective_of(config_of(objective={"_target_": "mhrl.objectives.ValueBased", "gamma": 2}))
     with pytest.raises(ConfigError, match=r"unknown key objective.gama: did you mean gamma\?"):
-        objective_of(config_of(objective={"_target_": "mhrl.objectives.DDPG", "gama": 1}))
-    assert type(objective_of(config_of())) is DDPG
+        objective_of(config_of(objective={"_target_": "mhrl.objectives.ValueBased", "gama": 1}))
+    assert type(objective_of(config_of())) is ValueBased
 
 
 def replay_config(kind="UniformReplay", **options):
@@ -229,11 +232,11 @@ def replay_config(kind="UniformReplay", **options):
 
 def test_replay_is_built_with_the_runs_sizes():
     config = replay_config()
-    replay = builder.build_replay(config, 0, OBSERVATION, ACTION)
+    replay = builder.build_replay(config, 0, SPACES)
     assert (replay.batch_size, replay.num_envs, replay.capacity) == (3, 2, 10)
     config["replay"]["capacity"] = 1
     with pytest.raises(ConfigError, match=r"replay: replay.capacity is 1"):
-        builder.build_replay(config, 0, OBSERVATION, ACTION)
+        builder.build_replay(config, 0, SPACES)
 
 
 @pytest.mark.parametrize("kind", ["UniformReplay", "PrioritisedReplay"])
@@ -243,16 +246,16 @@ def test_c01_a_replay_that_does_not_fit_is_refused_with_both_numbers(kind, stora
     config = replay_config(kind, capacity=100_000_000, storage=storage)
     message = r"replay: replay.capacity is 100000000: its rows take 52\d\d.\d\d GiB of .* GiB are free; \d+ rows fit"
     with pytest.raises(ConfigError, match=message):
-        builder.build_replay(config, 0, pixels, ACTION)
+        builder.build_replay(config, 0, EnvSpaces(pixels, (), ACTION))
     config["replay"]["capacity"] = 10
-    assert builder.build_replay(config, 0, pixels, ACTION).capacity == 10
+    assert builder.build_replay(config, 0, EnvSpaces(pixels, (), ACTION)).capacity == 10
 
 
 def test_c03_a_warm_up_that_leaves_replay_empty_is_refused():
     config = replay_config() | {"objective": {"n_steps": 3}, "learning_starts": 5}
     with pytest.raises(ConfigError, match=r"learning_starts is 5: with objective.n_steps=3 .* = 6 are expected"):
-        builder.build_replay(config, 0, OBSERVATION, ACTION)
-    assert builder.build_replay(config | {"learning_starts": 6}, 0, OBSERVATION, ACTION).capacity == 10
+        builder.build_replay(config, 0, SPACES)
+    assert builder.build_replay(config | {"learning_starts": 6}, 0, SPACES).capacity == 10
 
 
 def test_env_factory_passes_siblings_and_kwargs():

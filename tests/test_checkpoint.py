@@ -18,8 +18,8 @@ from mhrl.checkpoint import (
     targets,
 )
 from mhrl.engine import EagerEngine
-from mhrl.exploration import Gaussian, GaussianNoise
-from mhrl.objectives import DDPG
+from mhrl.exploration import ActionNoise, Gaussian
+from mhrl.objectives import ValueBased
 from mhrl.replay import UniformReplay
 
 CONFIG = {"trunk": {"_target_": "mhrl.trunks.MLPTrunk", "widths": [5]}, "heads": {"arm": {"lr": None}}, "seed": 0}
@@ -28,7 +28,7 @@ CONFIG = {"trunk": {"_target_": "mhrl.trunks.MLPTrunk", "widths": [5]}, "heads":
 def state_of(make_network, make_batch, seed=0):
     """Every stateful part of a run after two updates."""
     network = make_network(seed=seed)
-    objective = DDPG(network, WeightedSum())
+    objective = ValueBased(network, WeightedSum())
     optimizer = torch.optim.Adam(network.parameters(), 0.01)
     engine, batch = EagerEngine(objective, objective.aggregator, optimizer), make_batch(network)
     for updates in (1, 2):
@@ -36,7 +36,7 @@ def state_of(make_network, make_batch, seed=0):
         objective.update_target(updates)
     replay = UniformReplay(12, 4, 2, seed=0)
     replay.extend(make_batch(network, 3, 2))
-    noise = GaussianNoise(network, {"arm": Gaussian(), "gripper": Gaussian()}, 0)
+    noise = ActionNoise(network, {"arm": Gaussian(), "gripper": Gaussian()}, 0)
     return objective, {
         "config": CONFIG,
         "counters": {"frames": 6, "updates": 2},

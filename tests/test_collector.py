@@ -2,13 +2,19 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.wrappers import TransformObservation
 from tensordict import TensorDict
 
 from mhrl.checkpoint import from_plain, to_plain
 from mhrl.collector import Collector
-from mhrl.envs import NonFiniteError, action_leaves, env_seeds, make_factory, make_vector_env, observation_leaves
+from mhrl.envs import (
+    EmptyMaskError,
+    NonFiniteError,
+    env_seeds,
+    make_factory,
+    make_vector_env,
+)
 from mhrl.envs.probe import Bandit, ConstObs, Counter
 
 BOTH = pytest.mark.parametrize("mode", ["sync", "async"])
@@ -37,11 +43,12 @@ class Probing:
 
 def collector_of(factory, num_envs=1, policy=None, mode="sync", seeds=None, **options):
     env = make_vector_env(factory, num_envs, mode)
+    spaces = env.get_attr("spaces")[0]
     return Collector(
         env,
         policy or Zero(),
-        observation_leaves=observation_leaves(env.single_observation_space),
-        action_leaves=action_leaves(env.single_action_space),
+        observation_leaves=spaces.seen,
+        action_leaves=spaces.actions,
         seeds=seeds or env_seeds(0, num_envs, "train"),
         **{"warmup_seed": 0, "learning_starts": 0, "total_frames": 24, **options},
     )
@@ -492,3 +499,173 @@ def test_the_policy_is_told_where_episodes_begin():
     policy.act = lambda observation, frames, is_init: told.append(is_init.tolist()) or act(observation, frames, is_init)
     collect(collector_of([make_factory(Counter, {"length": n}) for n in (2, 3)], 2, policy, total_frames=10))
     assert told == [[True, True], [False, False], [True, False], [False, True], [True, False]]
+
+
+HYBRID = Dict(arm=Box(0.1, 0.3, (2,), np.float64), gear=Discrete(3, start=-1), lights=Tuple([MultiBinary(2)]))
+
+
+class Acts:
+    """Acts with constants, floats for what is continuous and int64 for what is discrete, as policies do."""
+
+    def act(self, observation, frames, is_init):
+        count = len(is_init)
+        return {
+            ("action", "arm"): torch.tensor([[0.3, -9.0]]).expand(count, 2),  # float32(0.3) is above 0.3
+            ("action", "gear"): torch.full((count,), 1),
+            ("action", "lights_item_0"): torch.tensor([[0, 1]]).expand(count, 2),
+        }
+
+
+@BOTH
+def test_b07_nested_actions_are_stored_as_they_were_executed(mode):
+    def build():
+        class Hybrid(gymnasium.Env):
+            observation_space = Box(-9, 9, (4,), np.float64)
+            action_space = space
+
+            def reset(self, *, seed=None, options=None):
+                return np.zeros(4), {}
+
+            def step(self, action):
+                assert self.action_space.contains(action) and type(action["gear"]) is int
+                return np.array([*action["arm"], action["gear"], action["lights"][0][1]]), 0.0, False, False, {}
+
+        return Hybrid
+
+    space = HYBRID
+    options = {"total_frames": 600, "learning_starts": 400, "frames_per_rollout": 50}
+    rows = collect(collector_of(make_factory(build()), 2, Acts(), mode, **options))
+    action = rows["action"]
+    assert {key: (tuple(value.shape), value.dtype) for key, value in action.items()} == {
+        "arm": ((300, 2, 2), torch.float64),
+        "gear": ((300, 2), torch.int64),
+        "lights_item_0": ((300, 2, 2), torch.int8),
+    }
+    executed = torch.cat([action["arm"], action["gear"][..., None], action["lights_item_0"][..., 1:]], -1)
+    assert torch.equal(rows["next", "observation"], executed)
+    assert action["gear"][:200].unique().tolist() == [-1, 0, 1]
+    assert action["arm"][200:].unique().tolist() == [0.1, 0.3]
+    assert action["lights_item_0"][:200].float().mean((0, 1)).tolist() == pytest.approx([0.5, 0.5], abs=0.13)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ({("action", "gear"): torch.zeros(2, 1, dtype=torch.int64)}, r"gear: .* shape \(2,\), got \(2, 1\)"),
+        ({("action", "arm"): torch.full((2, 2), torch.nan)}, "non-finite arm for env 0, 1 at frames 0"),
+    ],
+)
+def test_b07_a_policys_leaf_is_refused_by_name(action, words):
+    policy = Acts()
+    act = policy.act
+    policy.act = lambda *args: act(*args) | action
+    factory = make_factory(Noise, {"observation_space": UNIT, "action_space": HYBRID})
+    with pytest.raises(ValueError, match=words):
+        collect_keeping(collector_of(factory, 2, policy))
+
+
+def masked_env():
+    # Local, because it is sent to workers by value.
+    class Masked(gymnasium.Env):
+        """Raises on an illegal action; which are legal depends on the env and the step. The last state allows none."""
+
+        observation_space = Box(-9, 9, (1,))
+        action_space = MultiDiscrete([2, 3], start=[5, -1])
+
+        def __init__(self, number, length=4, stuck=None):
+            self.number, self.length, self.stuck = number, length, stuck
+
+        def reset(self, *, seed=None, options=None):
+            self.t = 0
+            return self.out()
+
+        def step(self, action):
+            assert self.mask[action[0] - 5] and self.mask[2 + action[1] + 1], (action, self.mask)
+            self.t += 1
+            observation, info = self.out()
+            return observation, 0.0, self.t == self.length, False, info
+
+        def out(self):
+            first = [[1, 1], [0, 1], [1, 0]][(self.number + self.t) % 3]
+            second = [[1, 0, 1], [0, 1, 0], [1, 1, 0]][(self.number + 2 * self.t) % 3]
+            self.mask = np.array(first + second, np.int8) * (self.t < self.length and self.t != self.stuck)
+            return np.full(1, self.t, np.float32), {"action_mask": self.mask}
+
+    return Masked
+
+
+@BOTH
+def test_b06_no_illegal_action_in_the_warm_up_and_masks_are_stored(mode):
+    steps = 200 if mode == "async" else 4_000
+    factories = [make_factory(masked_env(), {"number": i}, "info") for i in range(3)]
+    options = {"total_frames": 3 * steps, "learning_starts": 3 * steps, "frames_per_rollout": 500}
+    rows = collect(collector_of(factories, 3, mode=mode, **options))
+    assert rows.numel() == 3 * steps
+    mask, after, action = rows["action_mask"], rows["next", "action_mask"], rows["action"]
+    assert mask.dtype == after.dtype == torch.bool and mask.shape == after.shape == (steps, 3, 5)
+    assert mask[:4, 1].int().tolist() == [[0, 1, 0, 1, 0], [1, 0, 1, 0, 1], [1, 1, 1, 1, 0], [0, 1, 0, 1, 0]]
+    done = rows["next", "done"][..., 0]
+    assert torch.equal(after[:-1][~done[:-1]], mask[1:][~done[:-1]])
+    assert done.sum() == 3 * steps // 4 and not after[done].any()
+    drawn = torch.nn.functional.one_hot(action - torch.tensor([5, -1]), 3).flatten(-2)[..., [0, 1, 3, 4, 5]].bool()
+    assert not (drawn & ~mask).any()
+    for env in range(3):
+        legal = mask[:, env].unique(dim=0)
+        for one in legal:  # all that is legal occurs
+            assert torch.equal(drawn[:, env][(mask[:, env] == one).all(-1)].any(0), one)
+
+
+def test_b06_the_policy_sees_the_masks_of_the_episode_that_it_is_in():
+    seen = []
+
+    class Legal:
+        def act(self, observation, frames, is_init):
+            mask = observation["action_mask"]
+            seen.append(mask.int().tolist())
+            first, second = mask[:, :2].int().argmax(-1), mask[:, 2:].int().argmax(-1)
+            return {"action": torch.stack([5 + first, second - 1], -1)}
+
+    collect(collector_of(make_factory(masked_env(), {"number": 0, "length": 2}, "info"), 1, Legal(), total_frames=3))
+    assert seen == [[[1, 1, 1, 0, 1]], [[0, 1, 1, 1, 0]], [[1, 1, 1, 0, 1]]]
+
+
+@BOTH
+def test_b06_an_empty_mask_in_mid_episode_is_an_error_of_that_env(mode):
+    kwargs = [{"number": 0}, {"number": 1, "stuck": 2}]
+    factories = [make_factory(masked_env(), one, "info") for one in kwargs]
+    collector = collector_of(factories, 2, mode=mode, learning_starts=100, total_frames=100)
+    with pytest.raises(EmptyMaskError, match="env 1: action_mask allows nothing for head 'action_0'"):
+        list(collector)
+    assert collector.frames == 2  # the row that leads there is not handed out
+    collector.close()
+
+
+@pytest.mark.parametrize("learning_starts", [100, 0])
+def test_b06_an_empty_mask_where_an_episode_is_truncated_is_an_error(learning_starts):
+    class Cut(masked_env()):
+        def step(self, action):
+            observation, reward, over, _, info = super().step(action)
+            return observation, reward, False, over, info
+
+    class First:
+        def act(self, observation, frames, is_init):
+            mask = observation["action_mask"].int()
+            return {"action": torch.stack([5 + mask[:, :2].argmax(-1), mask[:, 2:].argmax(-1) - 1], -1)}
+
+    factory = make_factory(Cut, {"number": 0}, "info")  # its future would be worth nothing that is legal
+    collector = collector_of(factory, 1, First(), learning_starts=learning_starts, total_frames=100)
+    with pytest.raises(EmptyMaskError, match="env 0: action_mask allows nothing for head 'action_0'"):
+        list(collector)
+    assert collector.frames == 3
+
+
+def test_b06_a_resumed_collector_goes_on_with_its_masks():
+    factories = [make_factory(masked_env(), {"number": i}, "info") for i in range(2)]
+    options = {"total_frames": 20, "learning_starts": 20}
+    whole, first, second = (collector_of(factories, 2, **options) for _ in range(3))
+    rows = collect_keeping(whole)
+    for _ in zip(range(5), first, strict=False):
+        pass
+    assert second.load_state_dict(from_plain(to_plain(first.state_dict())), first.frames) is None
+    rest = collect_keeping(second)
+    assert (rest == rows[-len(rest) :]).all()

@@ -2,9 +2,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from mhrl.envs import NonFiniteError, action_leaves, make_factory, make_vector_env, observation_leaves
+from mhrl.envs import NonFiniteError, make_factory, make_vector_env
 from mhrl.evaluator import Evaluation, Evaluator
 
 
@@ -40,11 +40,12 @@ class Constant(torch.nn.Module):
 
 def evaluator_of(factories, episodes, policy=None, seeds=None):
     env = make_vector_env(factories, len(factories))
+    spaces = env.get_attr("spaces")[0]
     return Evaluator(
         env,
         policy or Constant(),
-        observation_leaves=observation_leaves(env.single_observation_space),
-        action_leaves=action_leaves(env.single_action_space),
+        observation_leaves=spaces.seen,
+        action_leaves=spaces.actions,
         seeds=list(range(len(factories))) if seeds is None else seeds,
         episodes=episodes,
     )
@@ -133,3 +134,36 @@ def test_h02_an_evaluation_names_what_is_not_finite(at):
         evaluator.run()
     with pytest.raises(NonFiniteError, match="non-finite action for env 0, 1 in an evaluation"):
         evaluator_of([make_factory(Seeded)] * 2, 2, Constant(float("nan"))).run()
+
+
+class Gears(gymnasium.Env):
+    """Three steps; the reward is 10 times the gear plus the throttle. Only gear `5 + t` is legal."""
+
+    observation_space = Box(-9, 9, (1,))
+    action_space = Tuple([Discrete(3, start=5), Dict(throttle=Box(0, 1, (), np.float64))])
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1), self.info()
+
+    def step(self, action):
+        assert self.action_space.contains(action) and action[0] == 5 + self.t
+        self.t += 1
+        return np.zeros(1), 10 * action[0] + float(action[1]["throttle"]), self.t == 3, False, self.info()
+
+    def info(self):
+        return {"action_mask": {"item_0": np.arange(3) == self.t}}
+
+
+class Legal(torch.nn.Module):
+    def act(self, observation, frames=0):
+        mask = observation["action_mask", "item_0"]
+        assert mask.dtype == torch.bool and observation["observation"].shape == (len(mask), 1)
+        throttle = torch.full((len(mask),), 1.5)  # above the bound
+        return {("action", "item_0"): 5 + mask.int().argmax(-1), ("action", "item_1_throttle"): throttle}
+
+
+def test_b06_masks_reach_the_policy_and_nested_actions_the_env():
+    evaluator = evaluator_of([make_factory(Gears, action_mask="info")] * 2, 3, Legal())
+    assert evaluator.run() == Evaluation((183.0,) * 3, (3,) * 3)  # 51 + 61 + 71
+    evaluator.close()

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from mhrl.aggregators import WeightedSum
 from mhrl.engine import EagerEngine
-from mhrl.objectives import DDPG
+from mhrl.objectives import ValueBased
 
 HEADS = ("head_arm", "head_gripper", "head_value")
 ALL = {"arm": {"head_arm", "trunk"}, "gripper": {"head_gripper", "trunk"}, "value": {"head_value", "trunk"}}
@@ -38,7 +39,7 @@ CASES = {
 @pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "_"))
 def case(request, make_network):
     options, trunk_grad, table = CASES[request.param]
-    return DDPG(make_network(**options), WeightedSum(trunk_grad=trunk_grad)), table
+    return ValueBased(make_network(**options), WeightedSum(trunk_grad=trunk_grad)), table
 
 
 def trained(objective, batch, active):
@@ -106,7 +107,7 @@ def test_b03_a_dropped_loss_equals_a_run_in_which_it_never_was(make_network, mak
     results = []
     for weights, active in (({}, ("gripper", "value")), ({"arm": 0.0}, None)):
         network = make_network()
-        objective = DDPG(network, WeightedSum(weights))
+        objective = ValueBased(network, WeightedSum(weights))
         engine = EagerEngine(objective, objective.aggregator, torch.optim.Adam(network.parameters(), 0.01))
         for updates in range(5):
             engine.step(
@@ -119,7 +120,7 @@ def test_b03_a_dropped_loss_equals_a_run_in_which_it_never_was(make_network, mak
 
 def test_the_observation_and_the_target_get_no_gradient(make_network, make_batch):
     network = make_network()
-    objective, batch = DDPG(network, WeightedSum()), make_batch(network)
+    objective, batch = ValueBased(network, WeightedSum()), make_batch(network)
     batch["observation"].requires_grad_()
     batch["next", "observation"].requires_grad_()
     batch["action"].requires_grad_()
@@ -127,3 +128,79 @@ def test_the_observation_and_the_target_get_no_gradient(make_network, make_batch
     objective.aggregator.backward(losses)
     assert batch["next", "observation"].grad is None
     assert all(t.grad is None and not t.requires_grad for t in objective.target.state_dict(keep_vars=True).values())
+
+
+HYBRID = Dict({"gear": Discrete(3, start=1), "lights": MultiBinary(2), "arm": Box(-1, 1, (2,)), "foot": Box(0, 1, ())})
+BRANCHES = ("gear", "lights_0", "lights_1")
+
+
+def of_heads(*names):
+    return {f"head_{name}" for name in names} | {"trunk"}
+
+
+# name: (action space, the network's fields, the objective's options, what each loss trains), written out by hand.
+FAMILY = {
+    "td3": (
+        Box(-1, 1, (2,)),
+        {"twin": True},
+        {},
+        {"action": {"head_action", "trunk"}, "value": {"head_value", "twin_value", "trunk"}},
+    ),
+    "dqn": (Discrete(3), {}, {"double": True}, {"action": of_heads("action")}),
+    "bdq": (
+        MultiDiscrete([3, 2]),
+        {"dueling": "mean"},
+        {"double": True},
+        {"action_0": of_heads("action_0", "value"), "action_1": of_heads("action_1", "value")},
+    ),
+    "bdq, twin": (
+        MultiDiscrete([3, 2]),
+        {"dueling": "max", "twin": True},
+        {},
+        {
+            "action_0": {"head_action_0", "twin_action_0", "head_value", "twin_value", "trunk"},
+            "action_1": {"head_action_1", "twin_action_1", "head_value", "twin_value", "trunk"},
+        },
+    ),
+    "vdn": (MultiDiscrete([3, 2]), {}, {"loss_reduction": "summed"}, {"value": of_heads("action_0", "action_1")}),
+    "p-dqn": (
+        HYBRID,
+        {},
+        {},
+        {
+            **{"arm": of_heads("arm"), "foot": of_heads("foot"), "gear": of_heads("gear")},
+            **{"lights_0": of_heads("lights_0"), "lights_1": of_heads("lights_1")},
+        },
+    ),
+    "p-dqn, joint": (
+        HYBRID,
+        {"dueling": "mean"},
+        {"loss_reduction": "mean_q"},
+        {"arm": of_heads("arm"), "foot": of_heads("foot"), "value": of_heads(*BRANCHES, "value")},
+    ),
+}
+
+
+@pytest.mark.parametrize("corner", FAMILY)
+def test_every_corner_trains_what_its_table_says(make_agent, make_batch, corner):
+    space, fields, options, table = FAMILY[corner]
+    objective = ValueBased(make_agent(space, **fields), WeightedSum(), **options)
+    assert {loss: set(modules) for loss, modules in objective.routes.items()} == table
+    batch = make_batch(objective.network, 40)
+    for loss, modules in table.items():
+        with_gradient, moved = trained(objective, batch, [loss])
+        assert with_gradient == moved == modules
+
+
+def test_a_dropped_branch_and_its_optimizer_state_do_not_move_by_a_bit(make_agent, make_batch):
+    network = make_agent(MultiDiscrete([3, 2, 4]), twin=True)
+    objective = ValueBased(network, WeightedSum({"action_1": 0.0}))
+    optimizer = torch.optim.Adam(network.parameters(), 0.01)
+    engine = EagerEngine(objective, objective.aggregator, optimizer)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    for updates in range(3):
+        engine.step(make_batch(network, seed=updates), objective.aggregator.active(objective.due(updates)))
+    for name, parameter in network.named_parameters():
+        dropped = name.split(".")[0] in ("head_action_1", "twin_action_1")
+        assert torch.equal(parameter, before[name]) == dropped, name
+        assert (parameter in optimizer.state) != dropped

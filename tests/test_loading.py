@@ -1,16 +1,17 @@
 import dataclasses
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete
 from hydra import compose, initialize_config_dir
 
 from mhrl.checkpoint import CheckpointError, save_checkpoint
 from mhrl.config import register
-from mhrl.envs import Leaf
+from mhrl.envs import Leaf, make_factory
 from mhrl.launch import run
-from mhrl.loading import evaluate_run, load_run
+from mhrl.loading import TrainedRun, evaluate_run, load_run
 
 
 @pytest.fixture
@@ -37,9 +38,42 @@ def test_a_run_comes_back_from_its_folder_or_from_a_checkpoint(trained):
 def test_a09_a_loaded_run_acts_inside_a_double_box(trained, monkeypatch):
     loaded = load_run(trained)
     leaf = Leaf("action", "action", Box(0.1, 0.3, (1,), np.float64))
-    policy = type("Edge", (), {"act": lambda self, leaves: {"action": torch.tensor([0.3])}})()  # above 0.3 in double
+    policy = type("Edge", (), {"act": lambda self, leaves: {"action": torch.tensor([[0.3]])}})()  # above 0.3 in double
     action = dataclasses.replace(loaded, policy=policy, action_leaves=(leaf,)).act(np.zeros(3, np.float32))
     assert leaf.space.contains(action)
+
+
+class Hybrid(gymnasium.Env):
+    """Only gear 6 is legal."""
+
+    observation_space = Box(-9, 9, (1,))
+    action_space = Dict(gear=Discrete(3, start=5), arm=Box(-1, 1, (2, 1)))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {"action_mask": {"gear": [0, 1, 0]}}
+
+    def step(self, action):
+        assert self.action_space.contains(action) and action["gear"] == 6
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+def test_b06_a_loaded_run_acts_with_several_leaves_and_masks():
+    class Legal:
+        def act(self, seen):
+            assert {key: value.shape for key, value in seen.items()} == {
+                "observation": (1, 1),
+                ("action_mask", "gear"): (1, 3),
+            }
+            gear = 5 + seen["action_mask", "gear"].int().argmax(-1)
+            return {("action", "gear"): gear, ("action", "arm"): torch.full((1, 2, 1), 7.0)}
+
+    factory = make_factory(Hybrid, action_mask="info")
+    env = factory()
+    loaded = TrainedRun({}, Legal(), factory, env.spaces.seen, env.spaces.actions)
+    action = loaded.act(env.reset()[0])
+    assert env.action_space.contains(action)
+    assert action["action"]["arm"].tolist() == [[1.0], [1.0]] and action["action"]["gear"] == 6
+    env.step(action)
 
 
 def test_evaluation_repeats_and_another_seed_differs(trained):

@@ -15,11 +15,13 @@ from mhrl.collector import Collector
 from mhrl.engine import EagerEngine
 from mhrl.envs import Leaf, action_leaves, env_seeds, make_factory, make_vector_env, observation_leaves
 from mhrl.evaluator import Evaluator
-from mhrl.exploration import ExploringPolicy, Gaussian, GaussianNoise
+from mhrl.exploration import ActionNoise, ExploringPolicy, Gaussian
 from mhrl.heads import DeterministicHead, QHead
-from mhrl.network import GreedyPolicy, HeadSpec, Network
+from mhrl.layout import HeadSpec
+from mhrl.network import Network
 from mhrl.normaliser import IdentityNormaliser, RunningNormaliser
-from mhrl.objectives import DDPG
+from mhrl.objectives import ValueBased
+from mhrl.policy import GreedyPolicy
 from mhrl.replay import UniformReplay
 from mhrl.trunks import MLPTrunk
 
@@ -88,7 +90,7 @@ def plain(**options):
 def network_for(observations, actions):
     trunk = MLPTrunk({leaf.key: leaf.space for leaf in observations}, [8], activation="tanh")
     space = actions[0].box
-    heads = {"actor": DeterministicHead(8, space, [8], final_init=None), "value": QHead(8, space, [8])}
+    heads = {"actor": DeterministicHead(8, space, [8], final_init=None), "value": QHead(8, space, widths=[8])}
     specs = {"actor": HeadSpec("action", (0, 1)), "value": HeadSpec("", ())}
     return Network(trunk, heads, specs, actions)
 
@@ -111,8 +113,8 @@ def test_g02_statistics_are_saved_shared_and_still_at_evaluation():
         return network, RunningNormaliser(observations, num_envs=2, gamma=0.9)
 
     network, normaliser = nouns(0)
-    policy = ExploringPolicy(GreedyPolicy(network, normaliser), GaussianNoise(network, {"actor": Gaussian()}, 0))
-    objective = DDPG(network, WeightedSum())
+    policy = ExploringPolicy(GreedyPolicy(network, normaliser), ActionNoise(network, {"actor": Gaussian()}, 0))
+    objective = ValueBased(network, WeightedSum())
     engine = EagerEngine(objective, objective.aggregator, torch.optim.Adam(network.parameters(), 1e-3))
     replay = UniformReplay(2000, 16, 2, seed=0)
     options = {"warmup_seed": 0, "learning_starts": 100, "total_frames": 1000}
@@ -248,7 +250,7 @@ def test_one_policy_for_acting_learning_and_evaluating_sees_normalised_observati
     right = GreedyPolicy(network).act(normaliser.observation({"observation": raw}))["action"]
     assert torch.equal(greedy.act({"observation": raw})["action"], right)
     assert torch.equal(greedy(TensorDict({"observation": raw}, [6]))["action"], right)
-    still = GaussianNoise(network, dict.fromkeys(network.acting, Gaussian(0.0)), 0)
+    still = ActionNoise(network, dict.fromkeys(network.acting, Gaussian(0.0)), 0)
     assert torch.equal(ExploringPolicy(greedy, still).act({"observation": raw}, 0)["action"], right)
     assert not torch.equal(GreedyPolicy(network).act({"observation": raw})["action"], right)
 

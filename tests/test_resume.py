@@ -55,3 +55,17 @@ def test_what_a_run_keeps_for_life(override, said):
     with pytest.raises(ConfigError) as error:
         merge(CONFIG, [override])
     assert said in str(error.value) and str(error.value).startswith(override)
+
+
+def test_a_leafs_name_stands_for_all_its_heads_and_losses():
+    heads = {"arm_0": {"leaf": "arm", "lr": None}, "arm_1": {"leaf": "arm", "lr": 0.1}, "value": {"leaf": None}}
+    losses = {"arm_0": {"weight": 1.0}, "arm_1": {"weight": 1.0}}
+    config = {"heads": heads, "losses": losses, "objective": {}}
+    merged, conflicts = merge(config, ["heads.arm.lr=0.1", "losses.arm.weight=2", "losses.arm_1.weight=3"])
+    assert {name: merged["heads"][name].get("lr") for name in heads} == {"arm_0": 0.1, "arm_1": 0.1, "value": None}
+    assert merged["losses"] == {"arm_0": {"weight": 2}, "arm_1": {"weight": 3}}
+    assert conflicts[0] == "heads.arm_0.lr is None in the checkpoint, 0.1 on the command line, which wins"
+    with pytest.raises(ConfigError, match=r"heads.arm.bins=7: a resumed run keeps heads.arm_0.bins"):
+        merge({**config, "heads": {"arm_0": {"leaf": "arm", "bins": 5}}}, ["heads.arm.bins=7"])
+    with pytest.raises(ConfigError, match=r"the run has no heads.leg, but arm_0, arm_1, value"):
+        merge(config, ["heads.leg.lr=1"])

@@ -1,7 +1,10 @@
 from pathlib import Path
 
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
 from mhrl.aggregators import WeightedSum
-from mhrl.objectives import DDPG
+from mhrl.exploration import ActionNoise, Gaussian
+from mhrl.objectives import ValueBased
 from mhrl.start_up import run_info
 
 CONFIG = {
@@ -17,7 +20,7 @@ CONFIG = {
 
 
 def describe(network, config, **factors):
-    objective = DDPG(network, WeightedSum(**factors))
+    objective = ValueBased(network, WeightedSum(**factors))
     return run_info(config, network, objective, "offline: no key", Path("run"))
 
 
@@ -56,3 +59,40 @@ def test_a_run_without_updates_and_a_trunk_without_parameters_are_noted(make_net
     assert [row.trunk_factor for row in info.losses] == [None, None]
     assert [row.covers for row in info.heads] == ["action", "Q(s, a)"]
     assert "IdentityTrunk has no parameters" in info.notes[0] and "there will be no update" in info.notes[1]
+
+
+def config_of(network, **fields):
+    """A config in which every head of `network` is of its kind, with `fields`."""
+    kinds = {name: "branch" if name in network.branches else "deterministic" for name in network.specs}
+    heads = {name: {"kind": kind, "in_keys": ["features"], "lr": None, **fields} for name, kind in kinds.items()}
+    losses = {name: {"weight": 1.0, "trunk_grad": 1.0} for name in ValueBased.loss_names(network)}
+    return {**CONFIG, "heads": heads, "losses": losses}
+
+
+def test_branches_say_among_how_many_values_they_choose(make_agent):
+    network = make_agent(Dict({"gear": Discrete(3), "x": Box(-1, 1, (2,)), "lights": MultiBinary(2)}), dueling="mean")
+    info = describe(network, config_of(network))
+    assert {row.name: row.covers for row in info.heads} == {
+        "gear": "gear, 3 values",
+        "lights_0": "lights[0], 2 values",
+        "lights_1": "lights[1], 2 values",
+        "x": "x",
+        "value": "V(s, x)",
+    }
+
+
+def test_branches_that_would_hardly_explore_are_named(make_agent):
+    network = make_agent(MultiDiscrete([2, 4, 7, 1, 2]))
+    heads = {name: Gaussian(0.1) for name in network.acting} | {"action_4": Gaussian(0.1, epsilon=0.1)}
+    # From one value to the next it is half a value to the rounding: the deviations are 0.05, 0.15 and 0.3 values.
+    timid = ActionNoise(network, heads, 0).timid
+    assert timid == ("action_0", "action_1")
+    info = run_info(config_of(network), network, ValueBased(network, WeightedSum()), "", Path("run"), timid)
+    assert any("hardly any exploration" in note and "action_0, action_1" in note for note in info.notes)
+
+
+def test_a_branch_without_a_hidden_layer_beside_a_head_that_proposes_is_named(make_agent):
+    network = make_agent(Dict({"gear": Discrete(3), "throttle": Box(-1, 1, (1,))}))
+    assert not any("linear" in note for note in describe(network, config_of(network, widths=[4])).notes)
+    notes = describe(network, config_of(network, widths=[])).notes
+    assert any("linear in the continuous action: gear" in note for note in notes)

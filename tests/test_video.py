@@ -11,7 +11,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete
 
 from mhrl import video
 from mhrl.config import ConfigError
@@ -128,6 +128,41 @@ def test_f04_one_greedy_episode_is_filmed_from_its_first_to_its_last_state(tmp_p
     one.close()
     assert env.closed
     assert one.film(path) is None
+
+
+class Gears(Filmable):
+    """Only gear 6 is legal."""
+
+    observation_space = Box(-1, 1, (1,), np.float32)
+    action_space = Dict(gear=Discrete(3, start=5), arm=Box(-1, 1, (2,)))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {"action_mask": {"gear": [0, 1, 0]}}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.actions.append((action["gear"], action["arm"].tolist()))
+        self.t += 1
+        return np.zeros(1, np.float32), 0.0, False, self.t == 2, {"action_mask": {"gear": [0, 1, 0]}}
+
+
+class Legal(torch.nn.Module):
+    def act(self, observation, frames=0):
+        mask = observation["action_mask", "gear"]
+        assert mask.shape == (1, 3) and observation["observation"].shape == (1, 1)
+        return {("action", "gear"): 5 + mask.int().argmax(-1), ("action", "arm"): torch.tensor([[0.5, 9.0]])}
+
+
+def test_b06_nested_actions_and_masks_are_filmed(tmp_path):
+    factory = make_factory(Gears, {"render_mode": "rgb_array"}, "info")
+    spaces = factory().spaces
+    leaves = {"observation_leaves": spaces.seen, "action_leaves": spaces.actions}
+    one = VideoRecorder(factory, Legal(), **leaves, seed=7)
+    env = Filmable.made[-1]
+    assert one.film(tmp_path / "a.mp4") == tmp_path / "a.mp4"
+    assert env.actions == [(6, [0.5, 1.0])] * 2
+    one.close()
 
 
 def test_an_episode_that_never_ends_is_cut(tmp_path, monkeypatch):

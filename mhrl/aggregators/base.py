@@ -66,26 +66,27 @@ class BackwardAggregator(nn.Module, ABC):
 
         Returns:
             `{row: [*, F]}`, all views of one memory: do not modify them in place. A row whose `trunk_grad` is 0 reads
-            detached features.
+            detached features. Where nothing balances or measures them, rows of equal `trunk_grad` are one tensor.
         """
         names = list(rows)
-        factors = [self.trunk_grad(name) for name in names]
         if not features.requires_grad:
             return dict.fromkeys(names, features)
+        factors = {name: self.trunk_grad(name) for name in names}
+        live = [name for name in names if factors[name] != 0]
+        apart = self.balances or self.probe is not None
+        # Nobody looks at the rows: those of one factor are one tensor, so that heads on it can be computed together.
+        alias_of = {name: name if apart else factors[name] for name in live}
+        distinct = dict(zip(alias_of.values(), (factors[name] for name in live), strict=True))
+        if not apart and set(distinct.values()) <= {1.0}:  # the plain sum needs no FanOut
+            fanned = tuple(features.view_as(features) for _ in distinct)
+        elif distinct:
+            at = [names.index(name) for name in live]
+            probe = None if self.probe is None else self.probe[at][:, at]
+            scale = torch.tensor(list(distinct.values()), dtype=features.dtype, device=features.device)
+            fanned = FanOut.apply(features, probe, scale, self.combine, len(distinct))
+        aliases = dict(zip(distinct, fanned, strict=True)) if distinct else {}
         detached = features.detach()
-        if not self.balances and self.probe is None and set(factors) <= {0.0, 1.0}:
-            # The plain sum needs no FanOut. Views, so that each row's gradient is summed before the rows are, as in
-            # FanOut: with two rows the trunk's gradient then has the same bits whether statistics are measured or not.
-            pairs = zip(names, factors, strict=True)
-            return {name: features.view_as(features) if factor else detached for name, factor in pairs}
-        aliases = dict.fromkeys(names, detached)
-        live = [i for i, factor in enumerate(factors) if factor != 0]
-        if live:
-            probe = None if self.probe is None else self.probe[live][:, live]
-            scale = torch.tensor([factors[i] for i in live], dtype=features.dtype, device=features.device)
-            fanned = FanOut.apply(features, probe, scale, self.combine, len(live))
-            aliases.update(zip([names[i] for i in live], fanned, strict=True))
-        return aliases
+        return {name: aliases[alias_of[name]] if name in alias_of else detached for name in names}
 
     def weights(self, losses: TensorDictBase) -> TensorDict:
         """The factor of each loss, in the losses' shape."""

@@ -6,11 +6,13 @@ from mhrl.config.env import check_env, find_spec
 from mhrl.config.errors import ConfigError, nearest
 from mhrl.config.kinds import head_kinds
 from mhrl.config.open_mappings import register
-from mhrl.config.schema import ENV_FIELDS, SCHEMA, Rate, check_config
+from mhrl.config.schema import ENV_FIELDS, OBJECTIVE_FIELDS, OPTIMIZER_FIELDS, SCHEMA, Rate, check_config
 from mhrl.config.values import as_annotated, kind_of
 
 __all__ = [
     "ENV_FIELDS",
+    "OBJECTIVE_FIELDS",
+    "OPTIMIZER_FIELDS",
     "SCHEMA",
     "ConfigError",
     "Group",

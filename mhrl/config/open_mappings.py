@@ -19,11 +19,12 @@ def register() -> None:
     `heads`, `losses` and `env.kwargs` hold names of the user's. The fields of a group depend on its choice, which on
     resume only the checkpoint knows: `resume=<run> trunk.lr=1e-4`.
 
-    `env.vectorization_mode` and `env.step_timeout` have their defaults here, so that an env YAML of a user's own need
-    not repeat them.
+    `env.vectorization_mode`, `env.step_timeout` and `env.action_mask` have their defaults here, so that an env YAML of
+    a user's own need not repeat them.
     """
     node = OmegaConf.create({})
     for key in OPEN:
         node[key] = _open()
     node.env.kwargs, node.env.vectorization_mode, node.env.step_timeout = _open(), "sync", 300.0
+    node.env.action_mask = "auto"
     ConfigStore.instance().store(name="open_mappings", node=node)

@@ -18,8 +18,24 @@ Rate = NonNegative | None
 OPEN = dict[str, Any] | None
 """An open mapping: its names are the user's own."""
 
-ENV_FIELDS = {"kwargs": OPEN, "vectorization_mode": Literal["sync", "async"], "step_timeout": Positive}
-"""Fields of `env` that are mhrl's own and not passed on: more arguments, and how envs are stepped (seconds)."""
+ENV_FIELDS = {
+    "kwargs": OPEN,
+    "vectorization_mode": Literal["sync", "async"],
+    "step_timeout": Positive,
+    "action_mask": Annotated[str, MinLen(1)],
+}
+"""Fields of `env` that are mhrl's own and not passed on: more arguments, how envs are stepped (seconds), and where they
+say which actions are legal: `auto`, `none`, `info`, or the key of a part of the observation."""
+
+OPTIMIZER_FIELDS = {"clip_norm": Positive | None, "clip_scope": Literal["global", "variable"]}
+"""Fields of `optimizer` that are the engine's: a bound on the gradient's norm, of the whole or of each parameter."""
+
+OBJECTIVE_FIELDS = {
+    "bins": Annotated[int, Ge(2)] | None,
+    "dueling": Literal["none", "mean", "max"],
+    "twin": bool,
+}
+"""Fields of `objective` that are the network's: what its heads are, and how many critics there are."""
 
 SCHEMA: dict[str, Any] = {
     "name": str,
@@ -53,9 +69,9 @@ SCHEMA: dict[str, Any] = {
     "trunk": Group({"lr": Rate}),
     "heads": OPEN,
     "losses": OPEN,
-    "objective": Group(),
+    "objective": Group(OBJECTIVE_FIELDS),
     "aggregator": Group(),
-    "optimizer": Group({"lr": NonNegative, "clip_norm": Positive | None}),
+    "optimizer": Group({"lr": NonNegative, **OPTIMIZER_FIELDS}),
     "replay": Group(),
     "exploration": Group(),
     "normaliser": Group(),

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -62,11 +63,17 @@ def as_annotated(value: Any, annotation: Any, key: str) -> Any:  # noqa: ANN401
     kind = kind_of(annotation)
     if kind is None:
         return value
-    adapter = TypeAdapter(kind.annotation, config=_STRICT)
+    adapter = _adapter(kind.annotation)
     for candidate in (value, _whole(value)):
         with contextlib.suppress(TypeError, ValueError):  # no JSON value; not valid
             return adapter.validate_json(json.dumps(candidate))
     raise ConfigError(f"{key} is {value!r}: {kind.words} is expected")
+
+
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401
+    """What judges by `annotation`; making one takes longer than judging a whole config with those that there are."""
+    return TypeAdapter(annotation, config=_STRICT)
 
 
 def kind_of(annotation: Any) -> Kind | None:  # noqa: ANN401

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import Literal, final
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from mhrl.aggregators import BackwardAggregator, row_statistics
 from mhrl.engine.base import Engine, NonFiniteLossError, StepResult
+from mhrl.generators import generator_states, restore_generators
 from mhrl.objectives import Objective
+
+ClipScope = Literal["global", "variable"]
 
 
 @contextmanager
@@ -35,7 +38,8 @@ class EagerEngine(Engine):
         objective: whose losses are computed.
         aggregator: combines and differentiates them.
         optimizer: one optimizer over every parameter.
-        clip_norm: bound on the norm of the whole gradient; None leaves it alone.
+        clip_norm: bound on the norm of the gradient; None leaves it alone.
+        clip_scope: of what: `global`, the whole gradient; or `variable`, that of each parameter by itself.
     """
 
     def __init__(
@@ -44,13 +48,16 @@ class EagerEngine(Engine):
         aggregator: BackwardAggregator,
         optimizer: torch.optim.Optimizer,
         clip_norm: float | None = None,
+        clip_scope: ClipScope = "global",
     ) -> None:
         if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
             raise ValueError(f"optimizer.clip_norm is {clip_norm}: a positive number or null is expected")
         self.objective = objective
         self.aggregator = aggregator
         self.optimizer = optimizer
-        self.clip_norm = clip_norm
+        if clip_scope not in ("global", "variable"):
+            raise ValueError(f"optimizer.clip_scope is {clip_scope!r}: global or variable is expected")
+        self.clip_norm, self.clip_scope = clip_norm, clip_scope
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def step(self, batch: TensorDictBase, active: Iterable[str], *, statistics: bool = False) -> StepResult:
@@ -60,26 +67,52 @@ class EagerEngine(Engine):
 
     def _step(self, batch: TensorDictBase, active: tuple[str, ...], statistics: bool) -> StepResult:
         """The step itself."""
-        rows = self.objective.rows(active)
-        device = self._parameters[0].device
-        probe = torch.zeros(len(rows), len(rows), device=device, requires_grad=True) if statistics else None
-        self.aggregator.probe = probe
-        # The network lives in evaluation mode, as it acts: dropout and batch statistics are for the losses only.
-        self.objective.network.train()
-        losses, metrics = self.objective.losses(batch, active)
-        self.objective.network.eval()
-        self.aggregator.probe = None  # this step's only
+        measured = self._measure(batch, active) if statistics else {}
+        losses, metrics = self._losses(batch, active)
         self._drop_gradients()
         self.aggregator.backward(losses)
         losses = losses.detach()
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self._check_finite(losses, norm)
-        if self.clip_norm is not None:
+        if self.clip_norm is not None and self.clip_scope == "global":
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self.clip_norm, norm)
+        elif self.clip_norm is not None:
+            for parameter in self._parameters:
+                torch.nn.utils.clip_grad_norm_(parameter, self.clip_norm)
         self.optimizer.step()
-        measured = row_statistics(probe.grad, rows) if probe is not None and probe.grad is not None else {}
         return StepResult(losses, metrics, norm, measured)
+
+    def _losses(self, batch: TensorDictBase, active: tuple[str, ...]) -> tuple[TensorDict, TensorDict]:
+        """The losses in training mode: the network lives in evaluation mode, as it acts."""
+        self.objective.network.train()
+        losses, metrics = self.objective.losses(batch, active)
+        self.objective.network.eval()
+        return losses, metrics
+
+    def _measure(self, batch: TensorDictBase, active: tuple[str, ...]) -> dict[str, Tensor]:
+        """Statistics of the rows, by a pass of its own that leaves no trace.
+
+        Rows that are told apart are computed and added up in another order than rows that are not: in one pass, what is
+        logged would change the last bits of what is trained.
+        """
+        rows = self.objective.rows(active)
+        probe = torch.zeros(len(rows), len(rows), device=self._parameters[0].device, requires_grad=True)
+        random = generator_states()
+        buffers = {buffer: buffer.clone() for buffer in self.objective.network.buffers()}
+        self.aggregator.probe = probe
+        losses, _ = self._losses(batch, active)
+        self.aggregator.probe = None
+        weights = self.aggregator.weights(losses)
+        names = list(losses.keys())
+        (gram,) = torch.autograd.grad(
+            [losses[name] for name in names], probe, [weights[name] for name in names], allow_unused=True
+        )
+        with torch.no_grad():
+            for buffer, before in buffers.items():
+                buffer.copy_(before)
+        restore_generators(random)
+        return {} if gram is None else row_statistics(gram, rows)
 
     def _drop_gradients(self) -> None:
         """None, not zero: a parameter without a gradient is not stepped, nor is its optimizer state."""

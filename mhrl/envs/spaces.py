@@ -1,10 +1,12 @@
-"""Spaces as flat tuples of named leaves, and actions that are inside their space.
+"""Spaces as flat tuples of named leaves.
 
 Everything downstream (storage, heads, metrics) names a part of an observation or action by its `Leaf`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,9 +37,9 @@ class Leaf:
         """The key as one word, for messages: `observation.img`."""
         return self.key if isinstance(self.key, str) else ".".join(self.key)
 
-    @property
+    @cached_property
     def box(self) -> spaces.Box:
-        """The space, where it is known to be a Box.
+        """The space, where it is known to be a Box, as that of an action leaf is.
 
         Raises:
             TypeError: If it is another space.
@@ -46,124 +48,143 @@ class Leaf:
             raise TypeError(f"{self.name}: a Box is expected, got {self.space}")
         return self.space
 
+    @cached_property
+    def discrete(self) -> bool:
+        """Whether its dtype is an integer one: then each element of an action leaf is a branch of its own."""
+        return np.dtype(self.space.dtype).kind in "iu"
 
-def leaf_paths(space: Space[Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
-    """Yield `(key path, subspace)` for every part of a nested Dict that is no Dict itself, in the Dict's own order.
+    @property
+    def size(self) -> int:
+        """Number of elements; 1 for shape `()`."""
+        return prod(self.space.shape or ())
 
-    Raises:
-        ValueError: If a Dict is empty.
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of each branch of a discrete leaf, row-major: `low` to `high`, both included."""
+        low, high = self.box.low.reshape(-1), self.box.high.reshape(-1)
+        return tuple(int(last) - int(first) + 1 for first, last in zip(low, high, strict=True))
+
+
+@dataclass(frozen=True)
+class EnvSpaces:
+    """The leaves of one env.
+
+    Attributes:
+        observations: What the trunk reads, sorted by path.
+        masks: One for each discrete action leaf, in the order of `actions`, if the env says which actions are legal;
+            else none.
+        actions: Sorted by path.
     """
-    if not isinstance(space, spaces.Dict):
-        yield path, space
-        return
-    if not space.spaces:
-        raise ValueError(f"{_label('observation', path)}: the Dict space is empty: {space}")
-    for key, subspace in space.spaces.items():
-        yield from leaf_paths(subspace, (*path, key))
+
+    observations: tuple[Leaf, ...]
+    masks: tuple[Leaf, ...]
+    actions: tuple[Leaf, ...]
+
+    @property
+    def seen(self) -> tuple[Leaf, ...]:
+        """What an observation of the canonical env consists of: `observations`, then `masks`."""
+        return self.observations + self.masks
 
 
-def observation_leaves(space: Space[Any]) -> tuple[Leaf, ...]:
-    """Return the leaves of an observation space.
+def children(space: Space[Any]) -> list[tuple[Any, str, Space[Any]]]:
+    """Return `(key, word, subspace)` for the parts of a Dict, sorted by word, or of a Tuple, in order; else nothing.
 
-    A Box or Discrete is one leaf named and keyed `observation`; a (nested) Dict of these has one leaf a part, keyed
-    `("observation", name)`. uint16 and uint32 become the next wider signed type, which torch can index. A canonical
-    env's space has the same leaves as the space of the env it wraps.
+    `word` is the key as it enters a leaf's name; the position `i` of a Tuple becomes `item_<i>`.
+    """
+    if isinstance(space, spaces.Dict):
+        parts: list[tuple[Any, str, Space[Any]]] = [(key, str(key), part) for key, part in space.spaces.items()]
+        return sorted(parts, key=lambda part: part[1])
+    if isinstance(space, spaces.Tuple):
+        return [(i, f"item_{i}", part) for i, part in enumerate(space.spaces)]
+    return []
+
+
+def label(root: str, words: Sequence[str]) -> str:
+    """A path as one word, for messages: `action.arm.item_0`."""
+    return ".".join((root, *words))
+
+
+def leaf_name(root: str, words: Sequence[str]) -> str:
+    """The path joined by `_`; where the space itself is the leaf, `root`."""
+    return "_".join(words) or root
+
+
+def parts(
+    space: Space[Any], root: str, containers: tuple[type[Space[Any]], ...], words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Space[Any]]]:
+    """Yield `(path, subspace)` for each part of a nested space that is no container itself, sorted by path.
 
     Raises:
-        ValueError: If a part is neither Box nor Discrete, has no elements, is of a dtype that torch has not, or shares
-            its name with another.
+        ValueError: If a container is empty.
+    """
+    if not isinstance(space, containers):
+        yield words, space
+        return
+    if not children(space):
+        raise ValueError(f"{label(root, words)}: the {type(space).__name__} space is empty: {space}")
+    for _, word, part in children(space):
+        yield from parts(part, root, containers, (*words, word))
+
+
+def leaves_of(
+    space: Space[Any],
+    root: str,
+    containers: tuple[type[Space[Any]], ...],
+    held: Callable[[str, Space[Any]], Space[Any]],
+) -> tuple[Leaf, ...]:
+    """Return the leaves of a space, sorted by path, so that nothing depends on the order of a Dict's keys.
+
+    Args:
+        space: Of an observation or an action.
+        root: `observation` or `action`: the key and name where the space itself is the leaf, else the key's first part.
+        containers: The kinds of space that have parts.
+        held: Called with a part's label and the part; returns the space in which its values are held, or raises.
+
+    Raises:
+        ValueError: If a container is empty, a part has no elements, or two parts share a name.
     """
     leaves: dict[str, Leaf] = {}
-    for path, part in leaf_paths(space):
-        label = _label("observation", path)
-        if not isinstance(part, (spaces.Box, spaces.Discrete)):
-            raise ValueError(f"{label}: only Box, Discrete and Dicts of them are supported as observation, got {part}")
-        _refuse_zero_size(label, part)
-        name = "_".join(map(str, path)) or "observation"
+    labels: dict[str, str] = {}
+    for words, part in parts(space, root, containers):
+        here, name = label(root, words), leaf_name(root, words)
+        _refuse_zero_size(here, part)
         if name in leaves:
-            raise ValueError(f"{label}: another part of the observation is named {name!r} too; rename one: {space}")
-        leaves[name] = Leaf(name, ("observation", name) if path else "observation", _storable(label, part))
+            raise ValueError(f"{here}: {labels[name]} is named {name!r} too; rename one of them: {space}")
+        leaves[name], labels[name] = Leaf(name, (root, name) if words else root, held(here, part)), here
     return tuple(leaves.values())
+
+
+def storable(here: str, space: spaces.Box) -> spaces.Box:
+    """Return `space` in a dtype that torch can index: uint16 and uint32 become the next wider signed type.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if space.dtype.name in _HELD:
+        return space
+    if space.dtype.name not in _WIDER:
+        raise ValueError(f"{here}: dtype {space.dtype} is not supported in {space}")
+    wider: Any = _WIDER[space.dtype.name]
+    return spaces.Box(space.low.astype(wider), space.high.astype(wider), dtype=wider)
 
 
 def split(observation: Any, leaves: Sequence[Leaf]) -> list[np.ndarray]:  # noqa: ANN401
     """Return the arrays of a canonical env's observation, or of a batch of them, in the order of its leaves."""
-    return [observation if leaf.key == "observation" else observation[leaf.name] for leaf in leaves]
+    if len(leaves) == 1 and leaves[0].key == "observation":
+        return [observation]
+    return [observation[leaf.name] for leaf in leaves]
 
 
-def action_leaves(space: Space[Any]) -> tuple[Leaf, ...]:
-    """Return the leaves of an action space: today a float Box, named and keyed `action`.
+def join(arrays: Sequence[np.ndarray], leaves: Sequence[Leaf]) -> Any:  # noqa: ANN401
+    """Return arrays in the order of the action leaves, or batches of them, as the action of a canonical env.
 
-    Raises:
-        ValueError: If the space is not a float Box, has no elements, or is not bounded in some dimension; the message
-            gives the row-major index of each such dimension.
+    That is the array itself where the space itself is the leaf, else `{"action": {name: array}}`.
     """
-    if not isinstance(space, spaces.Box):
-        raise ValueError(f"action: only Box actions are supported by this version, got {space}")
-    if space.dtype.kind != "f":
-        raise ValueError(f"action: only Box actions of a float dtype are supported by this version, got {space}")
-    _refuse_zero_size("action", space)
-    _refuse_unbounded(space)
-    _refuse_unresolvable(space)
-    return (Leaf("action", "action", space),)
+    if leaves[0].key == "action":
+        return arrays[0]
+    return {"action": {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}}
 
 
-def conform(action: np.ndarray, space: spaces.Box) -> np.ndarray:
-    """Return a copy of `action` that `space` contains: its dtype, inside its bounds.
-
-    Args:
-        action: Floats in env units, `[*shape]` or `[N, *shape]`. NaN passes through: check for it before.
-        space: A Box of float dtype.
-    """
-    # Clip after the cast: float32(0.3) lies above the bound of a float64 Box that ends at 0.3.
-    inside = np.array(action, dtype=space.dtype, order="C")
-    np.maximum(inside, space.low, out=inside)
-    np.minimum(inside, space.high, out=inside)
-    return inside
-
-
-def _storable(label: str, space: Space[Any]) -> Space[Any]:
-    # torch indexes no unsigned integers but bytes: the next wider signed type holds the same numbers.
-    if not isinstance(space, spaces.Box) or space.dtype.name in _HELD:
-        return space
-    if space.dtype.name not in _WIDER:
-        raise ValueError(f"{label}: dtype {space.dtype} is not supported in {space}")
-    wider = _WIDER[space.dtype.name]
-    return spaces.Box(space.low.astype(wider), space.high.astype(wider), dtype=wider)
-
-
-def _refuse_zero_size(label: str, space: Space[Any]) -> None:
+def _refuse_zero_size(here: str, space: Space[Any]) -> None:
     if 0 in (space.shape or ()):
-        raise ValueError(f"{label}: the space has no elements (a zero in its shape): {space}")
-
-
-def _refuse_unbounded(space: spaces.Box) -> None:
-    # Networks scale actions in float32, so a width that overflows there is unbounded too. One test covers infinities,
-    # NaN, overflow and swapped bounds; a zero width is a constant and passes.
-    low, high = space.low.reshape(-1), space.high.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        width = high.astype(np.float32) - low.astype(np.float32)
-        bad = np.flatnonzero(~(np.isfinite(width) & (width >= 0)))
-    if bad.size:
-        dims = ", ".join(f"dimension {i} [{low[i]}, {high[i]}]" for i in bad)
-        raise ValueError(
-            f"action: every dimension needs finite bounds with low <= high, but {space} has {dims}. Bound it in the "
-            "env's factory, e.g. gymnasium.wrappers.TransformAction(env, lambda action: action, "
-            "gymnasium.spaces.Box(low, high, shape=..., dtype=...)) with bounds that suit the task."
-        )
-
-
-def _refuse_unresolvable(space: spaces.Box) -> None:
-    # Networks act in float32: far from 0 its steps can be as wide as the box.
-    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-    step = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32)).astype(np.float64)
-    if (bad := np.flatnonzero((high > low) & (high - low < 100 * step))).size:
-        dims = ", ".join(f"dimension {i} [{low[i]}, {high[i]}]" for i in bad)
-        raise ValueError(
-            f"action: {space} is too narrow for float32 at its distance from 0, in {dims}. Shift it in the env's "
-            "factory, e.g. with gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)"
-        )
-
-
-def _label(root: str, path: tuple[Any, ...]) -> str:
-    return ".".join([root, *map(str, path)])
+        raise ValueError(f"{here}: the space has no elements (a zero in its shape): {space}")

@@ -19,13 +19,16 @@ Factory: TypeAlias = Callable[[], CanonicalEnv]
 _log = logging.getLogger("mhrl")
 
 
-def make_factory(factory: Callable[..., Any], kwargs: Mapping[str, Any] | None = None) -> Factory:
-    """Return a callable that builds one canonical env, `CanonicalEnv(factory(**kwargs))`.
+def make_factory(
+    factory: Callable[..., Any], kwargs: Mapping[str, Any] | None = None, action_mask: str | None = None
+) -> Factory:
+    """Return a callable that builds one canonical env, `CanonicalEnv(factory(**kwargs), action_mask)`.
 
     Raises:
         TypeError: From the returned callable, if `factory` returns a vector env or no `gymnasium.Env`.
+        ValueError: From the returned callable, see `CanonicalEnv`.
     """
-    return partial(_build, factory, dict(kwargs or {}))
+    return partial(_build, factory, dict(kwargs or {}), action_mask)
 
 
 def make_vector_env(
@@ -161,13 +164,22 @@ def env_seeds(seed: int, num_envs: int, role: Literal["train", "eval"]) -> list[
     return [2 * int(half) + parity for half in generator.choice(2**30, size=num_envs, replace=False)]
 
 
-def _build(factory: Callable[..., Any], kwargs: dict[str, Any]) -> CanonicalEnv:
+def build_native(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Return `factory(**kwargs)`, which must be one env.
+
+    Raises:
+        TypeError: If it is not.
+    """
     env = factory(**kwargs)
     if isinstance(env, VectorEnv):
         raise TypeError(f"an env factory must return one env, got the vector env {env}; set num_envs instead")
     if not isinstance(env, gymnasium.Env):
         raise TypeError(f"an env factory must return a gymnasium.Env, got {type(env).__name__}: {env!r}")
-    return CanonicalEnv(env)
+    return env
+
+
+def _build(factory: Callable[..., Any], kwargs: Mapping[str, Any], action_mask: str | None) -> CanonicalEnv:
+    return CanonicalEnv(build_native(factory, kwargs), action_mask)
 
 
 def _build_guarded(factory: Factory, index: int, timeout: float) -> CanonicalEnv:

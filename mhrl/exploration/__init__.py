@@ -1,9 +1,10 @@
-"""Exploration: noise around the greedy action. One file a kind of noise, each a choice of the group `exploration`."""
+"""Exploration: noise around the greedy action, and random actions. One file a kind, each a choice of `exploration`."""
 
 from mhrl.exploration.base import HeadNoise
+from mhrl.exploration.epsilon_greedy import EpsilonGreedy
 from mhrl.exploration.gaussian import Gaussian
-from mhrl.exploration.noise import GaussianNoise
+from mhrl.exploration.noise import ActionNoise
 from mhrl.exploration.ornstein_uhlenbeck import OrnsteinUhlenbeck
 from mhrl.exploration.policy import ExploringPolicy
 
-__all__ = ["ExploringPolicy", "Gaussian", "GaussianNoise", "HeadNoise", "OrnsteinUhlenbeck"]
+__all__ = ["ActionNoise", "EpsilonGreedy", "ExploringPolicy", "Gaussian", "HeadNoise", "OrnsteinUhlenbeck"]

@@ -7,44 +7,55 @@ from collections.abc import Mapping
 from typing import final
 
 import torch
-from tensordict.nn import TensorDictSequential
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from mhrl.exploration.noise import GaussianNoise
-from mhrl.network import GreedyPolicy
+from mhrl.exploration.noise import ActionNoise
+from mhrl.policy import GreedyPolicy, write_actions
 from mhrl.trunks import Key
 
 
 @final
-class ExploringPolicy(TensorDictSequential):
+class ExploringPolicy(TensorDictModuleBase):
     """normaliser > trunk > action heads > exploration: what collects.
 
     Args:
         greedy: the network's policy.
-        noise: what is added to its action.
+        noise: what explores around its choice.
     """
 
-    def __init__(self, greedy: GreedyPolicy, noise: GaussianNoise) -> None:
-        super().__init__(greedy, noise)
-
-    @property
-    def greedy(self) -> GreedyPolicy:
-        """The network's policy."""
-        return self.module[0]
-
-    @property
-    def noise(self) -> GaussianNoise:
-        """What is added to its action."""
-        return self.module[1]
+    def __init__(self, greedy: GreedyPolicy, noise: ActionNoise) -> None:
+        super().__init__()
+        self.greedy = greedy
+        self.noise = noise
+        self.in_keys = greedy.in_keys
+        self.out_keys = greedy.out_keys
 
     @torch.no_grad()
     def act(self, observation: Mapping[Key, Tensor], frames: int, is_init: Tensor | None = None) -> dict[Key, Tensor]:
-        """Noisy action leaves `{key: [N, *leaf shape]}`.
+        """Exploring action leaves `{key: [N, *leaf shape]}`, on the CPU.
 
         Args:
-            observation: raw leaves.
+            observation: raw leaves, with their masks.
             frames: env transitions so far, for the schedule.
             is_init: bool `[N]`, True where an episode starts; None: nowhere.
         """
         self.noise.step(frames)
-        return {key: self.noise.perturb(action, is_init) for key, action in self.greedy.act(observation).items()}
+        return self._act(observation, is_init)
+
+    @torch.no_grad()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write exploring actions of the action leaves' dtypes and inside their spaces into `tensordict`.
+
+        Reads `is_init` where it is there (torchrl's `InitTracker` writes it); else no episode starts in these rows.
+        """
+        observation = {key: tensordict.get(key) for key in self.in_keys}
+        actions = self._act(observation, tensordict.get("is_init", None))
+        return write_actions(tensordict, actions, self.greedy.network.layout.leaves)
+
+    def _act(self, observation: Mapping[Key, Tensor], is_init: Tensor | None) -> dict[Key, Tensor]:
+        network = self.greedy.network
+        action, index = self.noise.perturb(self.greedy.choose(observation), is_init)
+        actions = network.write(action.to(network.low.device), index.to(network.low.device))
+        return {key: action.cpu() for key, action in actions.items()}

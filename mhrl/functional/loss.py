@@ -3,15 +3,23 @@
 Shapes: `*` any batch shape.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor
 from torch.nn import functional as F
 
-Distance = Literal["l1", "l2", "smooth_l1"]
+Distance = Literal["l1", "l2", "huber", "smooth_l1"]
+"""`huber` and `smooth_l1` are the same with their usual thresholds of 1."""
+
 Reduction = Literal["none", "mean", "sum"]
 
-_DISTANCES = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
+_DISTANCES: dict[str, Callable[..., Tensor]] = {
+    "l1": F.l1_loss,
+    "l2": F.mse_loss,
+    "huber": F.huber_loss,
+    "smooth_l1": F.smooth_l1_loss,
+}
 
 
 def distance(prediction: Tensor, target: Tensor, kind: Distance = "l2") -> Tensor:

@@ -1,13 +1,16 @@
 """What every head is.
 
-Shapes: `*` batch, `I` input features, `D` dimensions of the box that a head covers or reads.
+Shapes: `*` batch, `I` input features, `D` dimensions of the box that a head covers or reads, `K` heads, `O` outputs.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Self
 
 import gymnasium as gym
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mhrl.functional import center_and_half_range
 
@@ -17,7 +20,7 @@ class Head(nn.Module, ABC):
 
     Args:
         in_features: `I`.
-        space: a flat, bounded Box `[D]`: what an acting head covers, what the critic takes as its action.
+        space: a flat, bounded Box `[D]`: what an acting head covers, what a critic takes as its action.
     """
 
     center: Tensor
@@ -31,6 +34,10 @@ class Head(nn.Module, ABC):
         self.register_buffer("center", center, persistent=False)
         self.register_buffer("half_range", half_range, persistent=False)
 
+    def stack_key(self) -> Hashable:
+        """Heads of one class with equal keys are run together by its `stacked`; by default each is alone."""
+        return id(self)
+
 
 class ActionHead(Head):
     """A head that acts: features `[*, I]` to the action `[*, D]`, in env units and inside the box."""
@@ -39,10 +46,45 @@ class ActionHead(Head):
     def forward(self, features: Tensor) -> Tensor:
         """Map features `[*, I]` to the greedy action `[*, D]`."""
 
+    @classmethod
+    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor]) -> Tensor:
+        """Run heads of one `stack_key`; here one by one. One head alone gives the bits of its `forward`.
+
+        Args:
+            heads: of this class.
+            features: `[*, I]` for all, or one of that shape for each.
+
+        Returns:
+            The heads' actions side by side, `[*, sum of D]`.
+        """
+        return torch.cat([head(own) for head, own in zip(heads, _each(features, len(heads)), strict=True)], -1)
+
 
 class CriticHead(Head):
-    """A head that judges: features and an action to the state-action value."""
+    """A head that judges: features and an action to action values, or to one state(-action) value."""
 
     @abstractmethod
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """Map features `[*, I]` and an action `[*, D]` in env units to values `[*]`."""
+        """Map features `[*, I]` and an action `[*, D]` in env units to values `[*, O]`; `D` may be 0."""
+
+    @classmethod
+    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor], action: Tensor) -> Tensor:
+        """Run heads of one `stack_key`; here one by one. One head alone gives the bits of its `forward`.
+
+        Args:
+            heads: of this class.
+            features: `[*, I]` for all, or one of that shape for each.
+            action: `[*, D]`, which all of them read.
+
+        Returns:
+            Values `[*, K, O]`, where `O` is the largest number of outputs; heads of fewer end in zeros, which pass no
+            gradient.
+        """
+        values = [head(own, action) for head, own in zip(heads, _each(features, len(heads)), strict=True)]
+        size = max(value.shape[-1] for value in values)
+        return torch.stack([F.pad(value, (0, size - value.shape[-1])) for value in values], -2)
+
+
+def _each(features: Tensor | Sequence[Tensor], count: int) -> Sequence[Tensor]:
+    """The features that each of `count` heads reads."""
+    return [features] * count if isinstance(features, Tensor) else features

@@ -1,14 +1,19 @@
-"""The state-action value of DDPG (Lillicrap et al., 2016, section 3)."""
+"""The head that judges: a state-action value, a state value, or the action values of one branch.
 
-from collections.abc import Sequence
-from typing import final
+The state-action value is DDPG's (Lillicrap et al., 2016, section 3). A *branch*, an action value for each value of one
+action dimension, is BDQ's (Tavakoli et al., 2018). A branch that reads the continuous action too is P-DQN's (Xiong et
+al., 2018).
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Self, final
 
 import gymnasium as gym
 import torch
 from torch import Tensor
 
 from mhrl.heads.base import CriticHead
-from mhrl.layers import Activation, mlp
+from mhrl.layers import Activation, mlp, stack_key, stacked
 
 
 @final
@@ -20,11 +25,12 @@ class QHead(CriticHead):
 
     Args:
         in_features: `I`.
-        space: the whole continuous action, a flat Box `[D]`.
+        space: the whole continuous action, a flat Box `[D]`; `D` is 0 where there is none.
+        outputs: `O`: 1 for a state-action or state value, `n` for a branch of `n` values.
         widths: hidden layers of this head.
         activation: see `mhrl.layers.ACTIVATIONS`.
         layer_norm: normalise each hidden layer before its activation.
-        final_init: the last layer's weights and biases are drawn uniformly from +- this (section 7 there).
+        final_init: the last layer's weights and biases are drawn uniformly from +- this (Lillicrap et al., section 7).
     """
 
     scale: Tensor
@@ -33,6 +39,7 @@ class QHead(CriticHead):
         self,
         in_features: int,
         space: gym.spaces.Box,
+        outputs: int = 1,
         widths: Sequence[int] = (128, 128),
         activation: Activation = "relu",
         layer_norm: bool = False,
@@ -44,13 +51,31 @@ class QHead(CriticHead):
         self.body = mlp(
             in_features + self.center.numel(),
             widths,
-            1,
+            outputs,
             activation=activation,
             layer_norm=layer_norm,
             final_init=final_init,
         )
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """Map features `[*, I]` and action `[*, D]` to values `[*]`."""
-        unit = (action.to(features.dtype) - self.center) / self.scale
-        return self.body(torch.cat([features, unit], -1)).squeeze(-1)
+        """Map features `[*, I]` and action `[*, D]` to values `[*, O]`."""
+        return self.body(self._inputs(features, action))
+
+    def stack_key(self) -> Hashable:
+        """Hidden layers and boxes alike; the numbers of outputs may differ."""
+        return stack_key(self.body), *self.center.tolist(), *self.half_range.tolist()
+
+    @classmethod
+    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor], action: Tensor) -> Tensor:
+        """The layers together; the action is mapped and joined once for features that are shared."""
+        read = heads[0]._inputs
+        bodies = [head.body for head in heads]
+        if isinstance(features, Tensor):
+            return stacked(bodies, read(features, action))
+        return stacked(bodies, [read(own, action) for own in features])
+
+    def _inputs(self, features: Tensor, action: Tensor) -> Tensor:
+        """What the layers read, `[*, I + D]`."""
+        if not self.center.numel():
+            return features  # joining nothing would copy them
+        return torch.cat([features, (action.to(features.dtype) - self.center) / self.scale], -1)

@@ -1,7 +1,7 @@
 """The deterministic policy of DDPG (Lillicrap et al., 2016, section 3)."""
 
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Hashable, Sequence
+from typing import Self, final
 
 import gymnasium as gym
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhrl.functional import to_box
 from mhrl.heads.base import ActionHead
-from mhrl.layers import Activation, mlp
+from mhrl.layers import Activation, mlp, side_by_side, stack_key, stacked
 
 
 @final
@@ -51,3 +51,14 @@ class DeterministicHead(ActionHead):
     def forward(self, features: Tensor) -> Tensor:
         """Map features `[*, I]` to the action `[*, D]`."""
         return to_box(torch.tanh(self.body(features)), self.center, self.half_range)
+
+    def stack_key(self) -> Hashable:
+        """Hidden layers alike; the boxes may differ."""
+        return stack_key(self.body)
+
+    @classmethod
+    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor]) -> Tensor:
+        """The layers together, then one tanh and one affine map over all dimensions."""
+        raw = side_by_side(stacked([head.body for head in heads], features), [head.center.numel() for head in heads])
+        center, half_range = (torch.cat(x) for x in zip(*((h.center, h.half_range) for h in heads), strict=True))
+        return to_box(torch.tanh(raw), center, half_range)

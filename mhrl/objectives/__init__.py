@@ -1,7 +1,7 @@
 """Objectives: one file a family."""
 
 from mhrl.objectives.base import Objective
-from mhrl.objectives.ddpg import DDPG
 from mhrl.objectives.ddpg_loss import DDPGLoss
+from mhrl.objectives.value_based import ValueBased
 
-__all__ = ["DDPG", "DDPGLoss", "Objective"]
+__all__ = ["DDPGLoss", "Objective", "ValueBased"]

@@ -39,6 +39,17 @@ class Objective(nn.Module, ABC):
         """The rows of the active losses, in order, each once."""
         return tuple(dict.fromkeys(self.row_of[loss] for loss in active))
 
+    @classmethod
+    @abstractmethod
+    def loss_names(cls, network: Any, **options: Any) -> tuple[str, ...]:  # noqa: ANN401
+        """The names of the losses, known before there is an objective: what `losses` may list.
+
+        Args:
+            network: as the objective gets it.
+            options: the objective's other arguments, those that are given.
+        """
+        raise TypeError(f"{cls.__name__} does not name its losses: a class method loss_names(network) is expected")
+
     @abstractmethod
     def due(self, updates: int) -> tuple[str, ...]:
         """The losses that update number `updates` (from 0) computes."""

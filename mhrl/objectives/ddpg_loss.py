@@ -1,8 +1,8 @@
-"""`DDPG` under torchrl's contract: two tensordict modules in, a `LossModule` out.
+"""DDPG under torchrl's contract: two tensordict modules in, a `LossModule` out.
 
-The mathematics is `DDPG`'s with one acting head; this file only translates. On networks of their own it gives
-what `torchrl.objectives.DDPGLoss` gives. A trunk that both networks share is where they differ: here it runs
-once per call with a gradient, and its target is a delayed copy, run once. What each loss trains (x):
+The mathematics is that of `ValueBased` with one proposing head and one critic; this file only translates. On networks
+of their own it gives what `torchrl.objectives.DDPGLoss` gives. A trunk that both networks share is where they differ:
+here it runs once per call with a gradient, and its target is a delayed copy, run once. What each loss trains (x):
 
     loss          trunk                        actor head   value head
     loss_actor    x                            x            0
@@ -11,7 +11,7 @@ once per call with a gradient, and its target is a delayed copy, run once. What 
 Shapes: `*` is `[B]` or `[B, T]`, `A` dimensions of the action.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import final
@@ -26,8 +26,9 @@ from torchrl.objectives.utils import ValueEstimators, dispatch_value_estimator
 
 from mhrl.aggregators import BackwardAggregator
 from mhrl.functional import Distance, Reduction
-from mhrl.network import VALUE, ActorCritic
-from mhrl.objectives.ddpg import ACTOR_ROW, DDPG, next_value
+from mhrl.layout import VALUE
+from mhrl.network import ActorCritic, Rows
+from mhrl.objectives.value_based import ACTOR_ROW, ValueBased
 
 OUT_KEYS = ("loss_actor", "loss_value", "pred_value", "target_value", "pred_value_max", "target_value_max")
 
@@ -94,7 +95,7 @@ class DDPGLoss(LossModule):
                 "TensorDictSequential that begins with the shared modules"
             )
         rows = _Aliases(trunk_grad={VALUE: float(not separate_losses)})
-        self.objective = DDPG(pair, rows, loss_function=loss_function, reduction="none")
+        self.objective = ValueBased(pair, rows, loss_function=loss_function, reduction="none")
         for name, delayed in (("actor", delay_actor), ("critic", delay_value)):
             if not delayed:
                 self.objective.target.register_module(name, None)
@@ -127,9 +128,11 @@ class DDPGLoss(LossModule):
         """
         target_value = self._target_value(tensordict)
         # The objective's losses stay per sample: weights, masks and reduction are torchrl's.
-        losses, metrics = self.objective.losses(tensordict.exclude("priority_weight"), target_value=target_value)
+        losses, metrics = self.objective.losses(
+            tensordict.exclude("priority_weight"), target_value=target_value.unsqueeze(-1)
+        )
         weights = self._maybe_get_priority_weight(tensordict)
-        td_error, pred_value = metrics["td_error"], metrics["pred_value"]
+        td_error, pred_value = metrics["td_error"].squeeze(-1), metrics["pred_value"].squeeze(-1)
         # `set` moves it to the batch's device.
         tensordict.set(self.tensor_keys.priority, td_error, inplace=True)
         outputs = TensorDict(
@@ -154,7 +157,11 @@ class DDPGLoss(LossModule):
                 "samples do not follow one another"
             )
         online, target = self.objective.network, self.objective.target
-        value = next_value(target if self.delay_actor else online, target if self.delay_value else online, tensordict)
+        actor, critic = target if self.delay_actor else online, target if self.delay_value else online
+        observation = critic.observe(tensordict, following=True)
+        features = critic.trunk_features(observation)
+        action = actor.act(features if actor is critic else actor.trunk_features(observation), observation)
+        value = critic.action_values(features, observation, action).flatten(-3).squeeze(-1)
         return self.value_estimator.value_estimate(tensordict, next_value=value.unsqueeze(-1)).squeeze(-1)
 
     def make_value_estimator(self, value_type: ValueEstimators | None = None, **hyperparams: object) -> "DDPGLoss":
@@ -254,7 +261,9 @@ class _Pair(ActorCritic):
     In a target, the network that is not delayed is None.
     """
 
-    acting = (ACTOR_ROW,)
+    proposing = (ACTOR_ROW,)
+    critics = (VALUE,)
+    copies = 1
 
     def __init__(self, actor: TensorDictModuleBase, critic: TensorDictModuleBase) -> None:
         super().__init__()
@@ -294,22 +303,36 @@ class _Pair(ActorCritic):
     def observe(self, batch: TensorDictBase, *, following: bool = False) -> TensorDictBase:
         return (batch.get("next") if following else batch).select(*self.keys).detach()
 
-    def stored_action(self, batch: TensorDictBase) -> Tensor:
-        return batch.get(self.action_key).detach()
+    def stored(self, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
+        action = batch.get(self.action_key).detach()
+        return action, torch.zeros((), dtype=torch.long, device=action.device).expand(*batch.batch_size, 1)
+
+    def mask(self, observation: TensorDictBase) -> None:
+        return None
 
     def trunk_features(self, observation: TensorDictBase) -> TensorDictBase:
         """The observation and what the trunk writes: what either head may read."""
         return _run(self.trunk(), observation)
 
-    def act(self, head: str, features: TensorDictBase, observation: TensorDictBase) -> Tensor:
-        return _run(self.head(self.actor), features).get(self.action_key)
+    def propose(self, heads: Sequence[str], features: Rows, observation: TensorDictBase) -> dict[str, Tensor]:
+        return {head: _run(self.head(self.actor), _row(features, head)).get(self.action_key) for head in heads}
 
     def assemble(self, actions: Mapping[str, Tensor]) -> Tensor:
         return actions[ACTOR_ROW]
 
-    def value(self, features: TensorDictBase, observation: TensorDictBase, action: Tensor) -> Tensor:
-        entries = features.copy().set(self.action_key, action)
-        return _run(self.head(self.critic), entries).get(self.value_key).squeeze(-1)
+    def act(self, features: TensorDictBase, observation: TensorDictBase) -> Tensor:
+        return self.propose(self.proposing, features, observation)[ACTOR_ROW]
+
+    def action_values(
+        self,
+        features: Rows,
+        observation: TensorDictBase,
+        action: Tensor,
+        critics: Sequence[str] | None = None,
+        copies: int | None = None,
+    ) -> Tensor:
+        entries = _row(features, VALUE).copy().set(self.action_key, action)
+        return _run(self.head(self.critic), entries).get(self.value_key).unsqueeze(-2).unsqueeze(-2)
 
 
 @final
@@ -321,6 +344,11 @@ class _Aliases(BackwardAggregator):
 
     def combine(self, rows: Tensor) -> Tensor:
         return rows.sum(0)
+
+
+def _row(features: TensorDictBase | Mapping[str, TensorDictBase], head: str) -> TensorDictBase:
+    """What a head reads: its own alias, where each has one."""
+    return features if isinstance(features, TensorDictBase) else features[head]
 
 
 def _steps(network: TensorDictSequential) -> list[TensorDictModuleBase]:

@@ -27,8 +27,8 @@ def make_target(network: M) -> M:
 class SoftUpdate:
     """Moves a target towards its online network: `t <- t + tau (o - t)` (Lillicrap et al., 2016, algorithm 1).
 
-    Running statistics (float buffers) follow the same rule as parameters, integers are copied. `tau` 1 copies
-    exactly.
+    Running statistics (float buffers) follow the same rule as parameters, integers are copied. Buffers that are not
+    part of a state dict are constants, and stay. `tau` 1 copies exactly.
 
     Args:
         target: from `make_target`.
@@ -41,7 +41,7 @@ class SoftUpdate:
             (ours._buffers, theirs._parameters if theirs._parameters.get(name) is not None else theirs._buffers, name)
             for ours, theirs in zip(target.modules(), network.modules(), strict=True)
             for name, buffer in ours._buffers.items()
-            if buffer is not None
+            if buffer is not None and name not in theirs._non_persistent_buffers_set
         ]
 
     @torch.no_grad()

@@ -113,6 +113,22 @@ def test_without_a_reason_there_is_no_fan_out():
     assert all(row is leaf for row in Sum().fan_out(leaf, "ab").values())
 
 
+def test_rows_of_one_factor_are_one_tensor_unless_they_are_measured():
+    features = torch.randn(4, 3, requires_grad=True)
+    names = ["a", "b", "c", "d"]
+    factors = {"a": 0.5, "b": 0.5, "c": 2.0, "d": 0.0}
+    aggregator = WeightedSum(trunk_grad=factors)
+    rows = aggregator.fan_out(features, names)
+    assert rows["a"] is rows["b"] and rows["a"] is not rows["c"]
+    sum((i + 1) * rows[name].sum() for i, name in enumerate(names)).backward()
+    torch.testing.assert_close(features.grad, torch.full((4, 3), 0.5 * 1 + 0.5 * 2 + 2.0 * 3))
+    plain = WeightedSum().fan_out(features, names)
+    assert len({id(row) for row in plain.values()}) == 1 and plain["a"] is not features
+    aggregator.probe = torch.zeros(4, 4, requires_grad=True)
+    measured = aggregator.fan_out(features, names)
+    assert len({id(row) for row in measured.values()}) == 4
+
+
 def test_the_probe_measures_rows_without_changing_gradients():
     model, aggregator = Model(), WeightedSum(WEIGHTS, {"a": 0.5, "c": 0.0})
     aggregator.backward(model.losses(aggregator))

@@ -50,15 +50,27 @@ def at(config, path):
 LEAVES = dict(leaves(SCHEMA))
 INTEGERS = [
     "total_frames", "learning_starts", "batch_size", "num_envs", "seed", "threads", "collector.frames_per_rollout",
-    "eval.every", "eval.episodes", "checkpoint.every", "checkpoint.keep_last", "log.every",
+    "eval.every", "eval.episodes", "checkpoint.every", "checkpoint.keep_last", "log.every", "objective.bins",
 ]  # fmt: skip
 NUMBERS = ["utd_ratio", "trunk.lr", "optimizer.lr", "optimizer.clip_norm", "env.step_timeout"]
-TRUTHS = ["trust_config", "dry_run", "eval.video"]
-TEXTS = ["name", "device", "run_dir", "resume", "wandb.project", "wandb.dir", "wandb.entity", "wandb.notes"]
-CHOICES = ["engine", "on_nonfinite", "wandb.mode", "env.vectorization_mode"]
+TRUTHS = ["trust_config", "dry_run", "eval.video", "objective.twin"]
+TEXTS = [
+    "name",
+    "device",
+    "run_dir",
+    "resume",
+    "wandb.project",
+    "wandb.dir",
+    "wandb.entity",
+    "wandb.notes",
+    "env.action_mask",
+]
+CHOICES = [
+    "engine", "on_nonfinite", "wandb.mode", "env.vectorization_mode", "objective.dueling", "optimizer.clip_scope",
+]  # fmt: skip
 NULLABLE = {
     "run_dir", "resume", "checkpoint.keep_last", "wandb.entity", "wandb.notes", "trunk.lr", "optimizer.clip_norm",
-    "heads", "losses", "env.kwargs",
+    "heads", "losses", "env.kwargs", "objective.bins",
 }  # fmt: skip
 MAPPINGS = ["heads", "losses", "env.kwargs"]
 KINDS = {
@@ -108,7 +120,7 @@ def test_an_int_is_a_number_for_a_float_field(whole, key):
 @pytest.mark.parametrize(
     ("key", "least"),
     [
-        *((key, 0 if key in ("learning_starts", "seed") else 1) for key in INTEGERS),
+        *((key, {"learning_starts": 0, "seed": 0, "objective.bins": 2}.get(key, 1)) for key in INTEGERS),
         ("utd_ratio", 0),
         ("optimizer.lr", 0),
     ],
@@ -131,7 +143,7 @@ def test_a_seed_fits_torch(whole):
         check_config(changed(whole, ["seed"], REST))
 
 
-@pytest.mark.parametrize("path", [path for path in LEAVES if path[0] not in ("env", "trunk", "optimizer")])
+@pytest.mark.parametrize("path", [path for path in LEAVES if path[0] not in ("env", "trunk", "optimizer", "objective")])
 def test_e01_every_key_is_required_and_a_misspelling_names_it(whole, path):
     key, config = ".".join(path), deepcopy(whole)
     value = at(config, path[:-1]).pop(path[-1])

@@ -38,8 +38,11 @@ def overrides_for(group, name):
         return [f"+experiment={name}"]
     if group == "head":
         target = compose(f"head/{name}").head._target_
-        head = "actor" if issubclass(get_object(target), ActionHead) else "value"
-        return ["+experiment=ddpg", f"heads.{head}.kind={name}"]
+        if issubclass(get_object(target), ActionHead):
+            return ["+experiment=ddpg", f"heads.actor.kind={name}"]
+        return ["+experiment=bdq", f"heads.action.kind={name}", f"heads.value.kind={name}"]
+    if group == "env":  # whatever its action space
+        return ["trunk=mlp", f"env={name}"]
     if (group, name) == ("trunk", "cnn"):
         pixels = ["env=bandit", "env._target_=tests_contract_envs.Images", "~env.target"]
         return ["+experiment=ddpg_shared_trunk", "trunk=cnn", *pixels]
@@ -80,7 +83,8 @@ def test_it_trains_and_every_loss_moves_what_it_says(build, group, name):
     assert all(torch.isfinite(value).all() for value in experiment.parts.network.parameters())
 
 
-@pytest.mark.parametrize(("group", "name"), [pair for pair in ALL if pair[0] in KINDS], ids="/".join)
+@pytest.mark.parametrize(("group", "name"), [pair for pair in ALL if pair[0] in KINDS])
 def test_its_target_is_what_the_group_holds(build, group, name):
-    node = OmegaConf.load(CONFIGS / group / f"{name}.yaml")
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        node = compose(f"{group}/{name}")[group]
     assert issubclass(get_object(node._target_), KINDS[group])

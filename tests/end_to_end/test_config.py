@@ -1,12 +1,11 @@
 """The config check as a user meets it: what is refused by name before anything runs, and that no key is idle."""
 
 import inspect
+import re
 from copy import deepcopy
 from pathlib import Path
 
-import numpy as np
 import pytest
-from gymnasium.spaces import Box
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
@@ -22,7 +21,7 @@ from mhrl.config import (
     head_kinds,
     register,
 )
-from mhrl.envs import Leaf
+from mhrl.envs import inspect_env
 from mhrl.loggers import WandbLogger
 from mhrl.resolve import HEAD_FIELDS, resolve_heads, resolve_losses
 
@@ -44,7 +43,7 @@ SMALL = ("total_frames=40", "learning_starts=20", "eval.episodes=1", "batch_size
         ("optimizer.betas=0.9", "optimizer.betas is 0.9: a list of 2 numbers is expected"),
         ("optimizer.lr=fast", "optimizer.lr is 'fast': a number >= 0 is expected"),
         ("objective.target_every=1.5", "objective.target_every is 1.5: a whole number is expected"),
-        ("objective.loss_function=l3", "objective.loss_function is 'l3': l1, l2 or smooth_l1 is expected"),
+        ("objective.loss_function=l3", "objective.loss_function is 'l3': l1, l2, huber or smooth_l1 is expected"),
         ("objective._target_=mhrl.objectives.DDGP", "objective._target_=mhrl.objectives.DDGP cannot be imported"),
         ("++aggregator.network=1", "unknown key aggregator.network"),
         ("~replay.capacity", "replay.capacity is missing: a whole number"),
@@ -89,24 +88,24 @@ def composed(*overrides):
         return config, head_kinds()
 
 
-def check_all(config, kinds):
-    """The checks of a run that need no torch objects, the env's action space made from the heads' dimensions."""
+def check_all(config, kinds, actions):
+    """The checks of a run that need no torch objects; `actions` are the leaves of its env's action space."""
     config = check_config(config)
     check_env(config["env"])
     for group in GROUPS:
         signature_only(config[group], group)
-    dims = [dim for head in config["heads"].values() for dim in (head or {}).get("dims") or [0] if isinstance(dim, int)]
-    size = max(dims, default=0) + 1
-    heads = resolve_heads(config["heads"], (Leaf("action", "action", Box(-1, 1, (size,), np.float32)),), kinds)
-    for head in heads.values():
-        signature_only({**config["exploration"], **head["exploration"]}, "exploration")
-    resolve_losses(config["losses"], list(heads), 1.0)
+    needed = {name: config["objective"][name] for name in ("bins", "dueling")}
+    heads = resolve_heads(config["heads"], actions, kinds, **needed)
+    for name, head in heads.items():
+        where = f"heads.{name}.exploration"
+        signature_only({**config["exploration"], **head["exploration"]}, "exploration", where)
+    resolve_losses(config["losses"], list(heads), [], 1.0, heads)
 
 
-def signature_only(node, group):
+def signature_only(node, group, where=None):
     """Check a node's names and values; what mhrl injects is the business of the builder."""
     try:
-        check_arguments(node, group, also=SCHEMA[group].fields)
+        check_arguments(node, where or group, also=SCHEMA[group].fields)
     except ConfigError as error:
         if not str(error).endswith("is missing") and " is missing: " not in str(error):
             raise
@@ -138,15 +137,21 @@ def refusal(check, *arguments):
     return str(error.value)
 
 
+def by_leaf(said):
+    """A refusal in which the first branch of a leaf bears the leaf's name, under which it was listed."""
+    return re.sub(r"heads\.(lights|action)_0\.", r"heads.\1.", said)
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("experiment/*.yaml")))
 def test_e01_every_key_of_every_experiment_is_known_and_judged(name):
     config, kinds = composed(f"+experiment={name}")
-    check_all(config, kinds)
+    actions = inspect_env(*check_env(config["env"]))[0].actions
+    check_all(config, kinds, actions)
     for path in leaves(config):
         key = ".".join(path)
-        said = refusal(check_all, replaced(config, path, name=f"{path[-1]}_"), kinds)
+        said = by_leaf(refusal(check_all, replaced(config, path, name=f"{path[-1]}_"), kinds, actions))
         assert f"unknown key {key}_: did you mean " in said or f"{key} is missing" in said
-        said = refusal(check_all, replaced(config, path, value={"no": "such"}), kinds)
+        said = by_leaf(refusal(check_all, replaced(config, path, value={"no": "such"}), kinds, actions))
         assert f"{key} is {{'no': 'such'}}" in said
 
 
@@ -254,7 +259,7 @@ def test_e02_the_command_line_wins_over_an_experiment_and_groups_switch(users):
     ("override", "said"),
     [
         ("experiment=ddpg", "To append to your default list use +experiment=ddpg"),
-        ("+experiment=ddgp", "Available options in 'experiment':\n\tddpg\n"),
+        ("+experiment=ddgp", "Available options in 'experiment':\n\tbdq\n"),
         ("+experiment=group", "Did you mean to override trunk?"),
         ("+experiment=twice", "use 'override trunk: mlp'"),
     ],

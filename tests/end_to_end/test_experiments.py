@@ -34,15 +34,22 @@ def test_experiment_opens_with_the_files_to_read(experiment):
     lines = (root / "configs" / "experiment" / f"{experiment}.yaml").read_text().splitlines()
     comment = " ".join(line for line in lines if line.startswith("# ") and "@package" not in line)
     files = [word.strip("(),.") for word in comment.split() if word.startswith("mhrl/")]
-    assert len(files) >= 5
-    assert all((root / file).is_file() for file in files)
+    assert len(files) >= 2 and "mhrl/objectives/value_based.py" in files
+    assert all((root / file).exists() for file in files)
 
 
-LEARNERS = ("ddpg", "ddpg_shared_trunk")
+LEARNERS = {"ddpg": -200, "ddpg_shared_trunk": -200, "td3": -200, "bdq": -200, "dqn": 450, "hybrid_q": 0.95 * 4}
+"""The least final return of each; the most that there is are about -100, 500 and 4."""
 
 
 def final_return(run):
     return run.rows[-1]["eval/return_mean"]
+
+
+def test_a_hybrid_of_continuous_and_discrete_heads_learns_all_that_there_is(train):
+    """95 % of the optimum takes each kind of action: see `mhrl.envs.probe.Gearbox`."""
+    small = ("total_frames=3_000", "batch_size=64", "eval.every=3_000", "eval.episodes=50")
+    assert final_return(train("+experiment=hybrid_q", *small)) >= 0.95 * 4
 
 
 def test_ddpg_shared_trunk_learns_pendulum(train):
@@ -52,8 +59,8 @@ def test_ddpg_shared_trunk_learns_pendulum(train):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("experiment", LEARNERS)
-def test_learns_pendulum_on_every_seed(train, experiment, seed):
-    assert final_return(train(f"+experiment={experiment}", f"seed={seed}")) >= -200
+def test_learns_on_every_seed(train, experiment, seed):
+    assert final_return(train(f"+experiment={experiment}", f"seed={seed}")) >= LEARNERS[experiment]
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def user_files(tmp_path):
     """The head and the objective of the texts, their YAMLs, and an env of the name that they use, as a user's files."""
     for group in ("env", "head", "objective"):
         (tmp_path / "my_configs" / group).mkdir(parents=True)
-    for name in ("heads", "objectives"):
-        marker = {"heads": "class LinearHead", "objectives": "class Imitate"}[name]
+    for name in ("heads", "critics", "objectives"):
+        marker = {"heads": "class LinearHead", "critics": "class LinearQ", "objectives": "class Imitate"}[name]
         (tmp_path / f"my_{name}.py").write_text(next(block for block in PYTHON if marker in block))
     (tmp_path / "my_envs.py").write_text(
         "from mhrl.envs.probe import Bandit\n\n\nclass Reach(Bandit):\n    def __init__(self, size):\n"
@@ -66,6 +66,7 @@ def user_files(tmp_path):
     targets = {
         "env/reach": "my_envs.Reach",
         "head/linear": "my_heads.LinearHead",
+        "head/linear_q": "my_critics.LinearQ",
         "objective/imitate": "my_objectives.Imitate",
     }
     for name, target in targets.items():
@@ -80,7 +81,7 @@ def type_in(monkeypatch, capfd):
     def type_in(words):
         monkeypatch.setattr(sys, "argv", words)
         monkeypatch.setattr(sys, "path", [*sys.path])
-        for name in ("my_heads", "my_envs", "my_objectives"):
+        for name in ("my_heads", "my_critics", "my_envs", "my_objectives"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         cli.train()
         return capfd.readouterr().out

@@ -108,6 +108,12 @@ def test_a_weight_of_zero_drops_a_loss(train):
     assert "loss/actor" not in run.rows[-1] and "loss/value" in run.rows[-1]
 
 
+def test_measuring_many_rows_leaves_training_bit_identical(train):
+    small = ("+experiment=hybrid_q", *SMALL[1:], "trunk.widths=[8]", "replay.capacity=100", "total_frames=200")
+    quiet, busy = (comparable(train(*small, f"log.every={every}"))[1] for every in (1000, 1))
+    assert same(quiet, busy)
+
+
 def test_measuring_two_rows_of_several_heads_leaves_training_bit_identical(train):
     def run(*overrides):
         base = (

@@ -3,8 +3,7 @@
 import torch
 
 from mhrl.heads import ActionHead
-from mhrl.objectives import Objective
-from mhrl.objectives.ddpg import DDPG
+from mhrl.objectives import ValueBased
 
 
 class NanHead(ActionHead):
@@ -18,26 +17,11 @@ class NanHead(ActionHead):
         return self.weight.expand(*features.shape[:-1], -1) * float("nan")
 
 
-class Changed(Objective):
+class Changed(ValueBased):
     """DDPG, but for what a subclass does to the losses."""
 
-    def __init__(self, network, aggregator, gamma, tau, target_every, policy_delay, loss_function, n_steps):
-        super().__init__(aggregator)
-        self.inner = DDPG(network, aggregator)
-        self.network, self.target = self.inner.network, self.inner.target
-        self.routes, self.row_of = self.inner.routes, self.inner.row_of
-
-    def due(self, updates):
-        return self.inner.due(updates)
-
     def losses(self, batch, active=None):
-        return self.change(*self.inner.losses(batch, active))
-
-    def summary(self, metrics):
-        return self.inner.summary(metrics)
-
-    def update_target(self, updates):
-        self.inner.update_target(updates)
+        return self.change(*super().losses(batch, active))
 
 
 class NanLoss(Changed):

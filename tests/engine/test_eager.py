@@ -2,11 +2,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from gymnasium.spaces import MultiDiscrete
 from tensordict import TensorDict
+from torch import nn
 
 from mhrl.aggregators import WeightedSum
 from mhrl.engine import EagerEngine, NonFiniteLossError
-from mhrl.objectives import DDPG
+from mhrl.objectives import ValueBased
 
 
 def rows(count=8):
@@ -49,20 +51,21 @@ def test_b01_one_forward_one_backward_one_step(make_toy, statistics):
         patch.object(engine.optimizer, "step", wraps=engine.optimizer.step) as step,
     ):
         engine.step(rows(), ("a", "b"), statistics=statistics)
-    assert (len(forwards), len(gradients), backward.call_count, step.call_count) == (1, 1, 1, 1)
+    # Measuring the rows is a pass of its own, that trains nothing.
+    assert (len(forwards), len(gradients)) == (1 + statistics, 1) and (backward.call_count, step.call_count) == (1, 1)
     assert not backward.call_args.kwargs.get("retain_graph") and not backward.call_args.kwargs.get("create_graph")
 
 
 def test_b01_ddpg_too(make_network, make_batch):
     network = make_network()
-    objective, forwards = DDPG(network, WeightedSum()), []
+    objective, forwards = ValueBased(network, WeightedSum()), []
     engine = engine_of(objective)
     network.trunk.register_forward_hook(lambda *_: forwards.append(1))
     with (
         patch("torch.autograd.backward", wraps=torch.autograd.backward) as backward,
         patch.object(engine.optimizer, "step", wraps=engine.optimizer.step) as step,
     ):
-        engine.step(make_batch(network), objective.due(0), statistics=True)
+        engine.step(make_batch(network), objective.due(0))
     assert (len(forwards), backward.call_count, step.call_count) == (1, 1, 1)
 
 
@@ -107,6 +110,23 @@ def test_clip_norm_bounds_the_norm_of_the_whole_gradient(make_toy, clip_norm):
     factor = 0.5 / 26**0.5 if clip_norm == 0.5 else 1.0
     for old, new in zip(before, objective.parameters(), strict=True):
         torch.testing.assert_close(old - new, torch.full_like(old, 0.1 * factor), rtol=1e-4, atol=1e-6)
+
+
+def test_each_parameter_may_be_clipped_by_itself(make_toy):
+    # Gradients of 1 in 12, 4, 8 and 2 entries: norms sqrt(12) = 3.46, 2, 2.83 and 1.41; a bound of 2 leaves two alone.
+    objective = straight(make_toy)
+    before = [p.detach().clone() for p in objective.parameters()]
+    result = engine_of(objective, clip_norm=2.0, clip_scope="variable").step(rows(), ("a",))
+    assert result.grad_norm.item() == pytest.approx(26**0.5, rel=1e-6)
+    moved = [(old - new).flatten()[0].item() for old, new in zip(before, objective.parameters(), strict=True)]
+    sizes = [p.numel() for p in objective.parameters()]
+    assert moved == pytest.approx([0.1 * min(1.0, 2.0 / size**0.5) for size in sizes], rel=1e-4)
+    assert sizes == [12, 4, 8, 2]
+
+
+def test_an_unknown_scope_is_refused(make_toy):
+    with pytest.raises(ValueError, match=r"optimizer.clip_scope is 'layer': global or variable is expected"):
+        engine_of(make_toy(), clip_norm=1.0, clip_scope="layer")
 
 
 @pytest.mark.parametrize("clip_norm", [0, -1.0, float("nan")])
@@ -242,13 +262,13 @@ def test_statistics_are_of_one_step_only(make_toy):
 
 def test_without_a_trunk_there_are_no_statistics(make_network, make_batch):
     network = make_network(trunk="identity")
-    objective = DDPG(network, WeightedSum())
+    objective = ValueBased(network, WeightedSum())
     assert engine_of(objective).step(make_batch(network), objective.due(0), statistics=True).statistics == {}
 
 
 def test_float64_networks_are_measured_too(make_network, make_batch):
     network = make_network(double=True)
-    objective = DDPG(network, WeightedSum())
+    objective = ValueBased(network, WeightedSum())
     found = engine_of(objective).step(make_batch(network), objective.due(0), statistics=True).statistics
     assert set(found) == {
         "trunk/grad_norm/actor",
@@ -283,3 +303,20 @@ def test_denormals_are_flushed_inside_a_step_only(make_toy, fails):
         assert fails
     assert seen == [False]
     assert survive()
+
+
+def test_measuring_rows_leaves_no_trace(make_agent, make_batch):
+    ends = []
+    for statistics in (False, True):
+        network = make_agent(MultiDiscrete([3, 2, 4]), dueling="mean", twin=True)
+        # Running statistics and noise, both of which a second pass would move.
+        network.trunk.body = nn.Sequential(network.trunk.body, nn.BatchNorm1d(5), nn.Dropout(0.5))
+        torch.manual_seed(0)
+        objective = ValueBased(network, WeightedSum(trunk_grad=0.5))
+        engine = engine_of(objective, torch.optim.Adam(network.parameters(), 0.01))
+        for seed in range(3):
+            result = engine.step(make_batch(network, 8, seed=seed), objective.due(seed), statistics=statistics)
+            assert bool(result.statistics) == statistics
+        ends.append({**network.state_dict(), "random": torch.rand(3)})
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+    assert ends[0]["trunk.body.1.num_batches_tracked"] == 3

@@ -7,6 +7,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from mhrl.envs import CanonicalEnv, EnvError, make_factory, make_vector_env
+from mhrl.envs.canonical import warn_of_masks
 
 
 class Scripted(gymnasium.Env):
@@ -164,3 +165,23 @@ def test_workers_import_no_torch():
         "import sys, mhrl.envs, mhrl.envs.probe; print(sorted({'torch', 'tensordict', 'torchrl'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_b06_masks_that_a_reset_did_not_show_are_said_to_be_unused(caplog):
+    class Late(gymnasium.Env):
+        observation_space, action_space = Box(-1, 1, (1,), np.float32), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, False, False, {"action_mask": np.array([1, 0], np.int8)}
+
+    warn_of_masks.cache_clear()
+    for source, said in ((None, 1), ("info", 0)):
+        caplog.clear()
+        env = CanonicalEnv(Late(), source)
+        env.reset(seed=0)
+        env.step(0)
+        env.step(0)
+        assert caplog.text.count("set env.action_mask=info to keep to it") == said

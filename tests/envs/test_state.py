@@ -310,7 +310,7 @@ def global_draws():
     class GlobalDraws(Counter):
         """Observes numbers of the global generators."""
 
-        def _observation(self):
+        def _observe(self):
             return np.array([random.random() + np.random.random()], np.float32)
 
     return GlobalDraws

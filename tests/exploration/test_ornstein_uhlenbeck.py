@@ -2,30 +2,33 @@ import numpy as np
 import pytest
 import torch
 
-from mhrl.exploration import GaussianNoise, OrnsteinUhlenbeck
+from mhrl.exploration import ActionNoise, OrnsteinUhlenbeck
 
-LOW, HIGH = [-1.0, 0.0, -10.0], [3.0, 0.5, 10.0]
-HALF_RANGE = torch.tensor([2.0, 0.25, 10.0])
-CENTER = torch.tensor([1.0, 0.25, 0.0])
+# Half-ranges: 2, 0.25 and, of the branch of 21 values, 10 values.
+LOW, HIGH = torch.tensor([-1.0, 0.0, 0.0]), torch.tensor([3.0, 0.5, 20.0])
+HALF_RANGE, CENTER = torch.tensor([2.0, 0.25, 10.0]), torch.tensor([1.0, 0.25, 10.0])
 
 
-def noise_of(make_network, num_envs, arm, gripper=None):
-    network = make_network({"arm": (2, 0), "gripper": (1,)}, low=LOW, high=HIGH)
-    return GaussianNoise(network, {"arm": arm, "gripper": gripper or arm}, 0, num_envs)
+def noise_of(make_places, num_envs, arm, gear=None):
+    places = make_places({"arm": [(-1.0, 3.0), (0.0, 0.5)]}, {"gear": 21})
+    return ActionNoise(places, {"arm": arm, "gear": gear or arm}, 0, num_envs)
+
+
+def greedy(make_choice, count):
+    return make_choice(count, [1.0, 0.25], [10])
 
 
 # Of var = std^2 dt / (1 - (1 - theta dt)^2), by hand: .04 / .2775, .04 / .75, and .004 / .19.
 @pytest.mark.parametrize(
     ("theta", "dt", "std", "decay"), [(0.15, 1.0, 0.379663, 0.85), (0.5, 1.0, 0.230940, 0.5), (1.0, 0.1, 0.145095, 0.9)]
 )
-def test_it_settles_at_the_closed_form_variance_and_autocorrelation(make_network, theta, dt, std, decay):
-    kind = OrnsteinUhlenbeck(0.2, theta=theta, dt=dt)
-    noise = noise_of(make_network, 10_000, kind)
+def test_it_settles_at_the_closed_form_variance_and_autocorrelation(make_places, make_choice, theta, dt, std, decay):
+    noise = noise_of(make_places, 10_000, OrnsteinUhlenbeck(0.2, theta=theta, dt=dt))
     for _ in range(60):  # 0.9 ** 120 of the variance is missing at most
-        noise.perturb(CENTER.expand(10_000, 3))
+        noise.perturb(greedy(make_choice, 10_000))
     x = [noise.x.clone() / HALF_RANGE]
     for _ in range(4):
-        noise.perturb(CENTER.expand(10_000, 3))
+        noise.perturb(greedy(make_choice, 10_000))
         x.append(noise.x.clone() / HALF_RANGE)
     torch.testing.assert_close(x[0].std(0), torch.full((3,), std), rtol=0.03, atol=0)
     assert (x[0].mean(0).abs() < 5 * std / 100).all()  # five standard errors
@@ -37,28 +40,31 @@ def test_it_settles_at_the_closed_form_variance_and_autocorrelation(make_network
     assert std == pytest.approx(0.2 / np.sqrt(theta * (2 - theta * dt)), rel=1e-5)  # as the docstring has it
 
 
-def test_each_step_is_the_recursion_with_episodes_that_end_at_different_times(make_network):
+def test_each_step_is_the_recursion_with_episodes_that_end_at_different_times(make_places, make_choice):
     rng, generator = np.random.default_rng(1), torch.Generator().manual_seed(0)
     arm = OrnsteinUhlenbeck(0.02, std_end=0.01, anneal_frames=80, theta=0.3, dt=0.5)
-    noise = noise_of(make_network, 4, arm, OrnsteinUhlenbeck(0.05, theta=0.1))
-    theta_dt, root_dt = np.array([0.15, 0.1, 0.15]), np.array([np.sqrt(0.5), 1.0, np.sqrt(0.5)])
+    noise = noise_of(make_places, 4, arm, OrnsteinUhlenbeck(0.05, theta=0.1))
+    theta_dt, root_dt = np.array([0.15, 0.15, 0.1]), np.array([np.sqrt(0.5), np.sqrt(0.5), 1.0])
     x = np.zeros((4, 3))
     for t in range(60):
         starts = rng.random(4) < 0.15
         arm_std = 0.02 + (0.01 - 0.02) * min(1, 2 * t / 80)
-        std = HALF_RANGE.numpy() * [arm_std, 0.05, arm_std]
+        std = HALF_RANGE.numpy() * [arm_std, arm_std, 0.05]
         x[starts] = 0
         x += -theta_dt * x + std * root_dt * torch.randn(4, 3, generator=generator).numpy()
         noise.step(2 * t)
-        found = noise.perturb(CENTER.expand(4, 3), torch.from_numpy(starts))
-        np.testing.assert_allclose(found.numpy(), CENTER.numpy() + x, rtol=0, atol=2e-6)
+        action, index = noise.perturb(greedy(make_choice, 4), torch.from_numpy(starts))
+        np.testing.assert_allclose(noise.x.numpy(), x, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(action.numpy(), [1.0, 0.25] + x[:, :2], rtol=0, atol=2e-6)
+        assert np.array_equal(index[:, 0].numpy(), np.rint(10 + x[:, 2]))
 
 
-def test_actions_are_clipped_and_the_memory_is_not(make_network):
-    noise = noise_of(make_network, 500, OrnsteinUhlenbeck(1.0))
+def test_actions_are_clipped_and_the_memory_is_not(make_places, make_choice):
+    noise = noise_of(make_places, 500, OrnsteinUhlenbeck(1.0))
     for _ in range(20):
-        action = noise.perturb(CENTER.expand(500, 3))
-    assert (action >= torch.tensor(LOW)).all() and (action <= torch.tensor(HIGH)).all()
+        action = torch.cat(noise.perturb(greedy(make_choice, 500)), -1)
+    assert (action >= LOW).all() and (action <= HIGH).all()
+    assert (action == LOW).any(0).all() and (action == HIGH).any(0).all()
     # 1 / sqrt(0.2775) half-ranges.
     torch.testing.assert_close((noise.x / HALF_RANGE).std(0), torch.full((3,), 1.8983), rtol=0.1, atol=0)
 

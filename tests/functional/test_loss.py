@@ -19,8 +19,8 @@ def test_b05_a_column_against_a_row_is_refused():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match=r"unknown loss_function 'huber': choose one of l1, l2, smooth_l1"):
-        distance(torch.ones(1), torch.ones(1), "huber")
+    with pytest.raises(ValueError, match=r"unknown loss_function 'quartic': choose one of l1, l2, huber, smooth_l1"):
+        distance(torch.ones(1), torch.ones(1), "quartic")
     with pytest.raises(ValueError, match=r"unknown reduction 'max'"):
         reduce(torch.ones(1), reduction="max")
 

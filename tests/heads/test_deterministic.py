@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from mhrl.heads import DeterministicHead
+from mhrl.heads import ActionHead, DeterministicHead
 
 
 def saturated(head, value):
@@ -53,3 +55,48 @@ def test_output_is_tanh_of_the_layers_times_half_range_plus_center():
 def test_bounds_are_of_the_space_not_of_the_checkpoint():
     head = DeterministicHead(3, box([-1], [1]), [4])
     assert list(head.state_dict()) == ["body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias"]
+
+
+@given(
+    dims=st.lists(st.integers(1, 3), min_size=1, max_size=6),
+    widths=st.lists(st.integers(1, 5), max_size=2),
+    layer_norm=st.booleans(),
+    shared=st.booleans(),
+    batch=st.lists(st.integers(1, 3), max_size=2),
+    seed=st.integers(0, 1000),
+)
+def test_stacked_is_the_loop_of_the_base_class(dims, widths, layer_norm, shared, batch, seed):
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    low = [rng.integers(-4, 4, size).astype(np.float32) for size in dims]
+    boxes = [Box(bound, bound + rng.integers(0, 5, bound.shape).astype(np.float32)) for bound in low]
+    heads = nn.ModuleList(DeterministicHead(3, x, widths, layer_norm=layer_norm, final_init=None) for x in boxes)
+    heads.double()
+    features = [torch.randn(*batch, 3, dtype=torch.float64, requires_grad=True) for _ in dims]
+    features = features[:1] if shared else features
+    given = features[0] if shared else features
+    found = DeterministicHead.stacked(heads, given)
+    right = ActionHead.stacked.__func__(DeterministicHead, heads, given)
+    assert found.shape == (*batch, sum(dims))
+    torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
+    arguments, cotangent = [*heads.parameters(), *features], torch.randn_like(right)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, arguments, cotangent),
+        torch.autograd.grad(right, arguments, cotangent),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("widths", [[], [4]])
+def test_one_head_alone_gives_the_bits_of_its_forward(widths):
+    head, features = DeterministicHead(3, box([-1, 0], [3, 0.5]), widths, final_init=None), torch.randn(7, 3)
+    assert torch.equal(DeterministicHead.stacked([head], features), head(features))
+    assert torch.equal(DeterministicHead.stacked([head], [features]), head(features))
+
+
+def test_stack_keys_differ_where_stacking_would_be_wrong():
+    boxes = [box([-1], [1]), box([0, 0], [3, 0.5])]
+    keys = [DeterministicHead(3, boxes[0], [4]).stack_key(), DeterministicHead(3, boxes[1], [4]).stack_key()]
+    assert keys[0] == keys[1] and hash(keys[0]) == hash(keys[1])
+    assert DeterministicHead(3, boxes[0], [5]).stack_key() != keys[0]

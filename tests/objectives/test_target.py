@@ -155,3 +155,15 @@ def test_a07_a_target_that_changed_its_dtype_still_moves():
     step(0.5)
     assert target.weight.dtype == torch.float64
     torch.testing.assert_close(target.weight, torch.full((2, 2), 0.75, dtype=torch.float64))
+
+
+def test_constants_stay_as_they_are():
+    network = nn.Linear(2, 2)
+    network.register_buffer("bound", torch.tensor([1.0, 2.0]), persistent=False)
+    target = make_target(network)
+    update = SoftUpdate(target, network)
+    with torch.no_grad():
+        network.weight.add_(1.0)
+    network.bound.add_(1.0)
+    update(1.0)
+    assert target.bound.tolist() == [1.0, 2.0] and torch.equal(target.weight, network.weight)

@@ -97,10 +97,10 @@ FILES = {
                 return to_box(torch.tanh(self.gain * self.linear(features)), self.center, self.half_range)
         """,
     "my_objectives.py": """
-        from mhrl.objectives import DDPG
+        from mhrl.objectives import ValueBased
 
 
-        class Louder(DDPG):
+        class Louder(ValueBased):
             def __init__(self, volume, **arguments):
                 super().__init__(**arguments)
                 self.volume = volume

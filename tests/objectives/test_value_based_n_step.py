@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from mhrl.aggregators import WeightedSum
 from mhrl.functional import n_step
-from mhrl.objectives import DDPG
+from mhrl.objectives import ValueBased
 from mhrl.replay import PrioritisedReplay, UniformReplay
 
 
@@ -36,7 +36,7 @@ def pieces(rows, seed):
 
 
 def objective_of(network, n_steps, **options):
-    return DDPG(network, WeightedSum(), gamma=0.9, n_steps=n_steps, **options)
+    return ValueBased(network, WeightedSum(), gamma=0.9, n_steps=n_steps, **options)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +83,11 @@ def test_c03_the_target_bootstraps_with_gamma_to_the_steps_taken(make_network, m
     network = make_network(double=True)
     objective, batch = objective_of(network, 3), make_batch(network)
     batch["next", "terminated"] = torch.zeros(6, 1, dtype=torch.bool)
-    reward = batch["next", "reward"].squeeze(-1).double()
+    reward = batch["next", "reward"].double()
     value = (objective.target_value(batch) - reward) / 0.9
     assert value.abs().min() > 1e-3
     batch["steps_to_next_obs"] = torch.tensor([[1], [2], [3], [3], [2], [1]])
-    right = reward + torch.tensor([0.9, 0.81, 0.729, 0.729, 0.81, 0.9], dtype=torch.float64) * value
+    right = reward + torch.tensor([0.9, 0.81, 0.729, 0.729, 0.81, 0.9], dtype=torch.float64).unsqueeze(-1) * value
     torch.testing.assert_close(objective.target_value(batch), right, rtol=0, atol=1e-9)
     batch["next", "terminated"][2] = True
     assert objective.target_value(batch)[2] == reward[2]
