@@ -10,10 +10,10 @@ import numpy as np
 
 from mhrl import builder
 from mhrl.checkpoint import load_module
-from mhrl.envs import Leaf, conform, env_seeds, join, make_vector_env
+from mhrl.envs import Leaf, env_seeds, make_vector_env
 from mhrl.envs.vector import Factory
 from mhrl.evaluator import MAX_ENVS, Evaluation, Evaluator
-from mhrl.policy import GreedyPolicy, leaf_tensors
+from mhrl.policy import GreedyPolicy, act_once
 from mhrl.resume import read_run
 from mhrl.video import prepare_rendering
 
@@ -54,10 +54,7 @@ class TrainedRun:
         names = [leaf.name for leaf in self.observation_leaves]
         if names != ["observation"] and not (isinstance(observation, Mapping) and observation.keys() >= set(names)):
             raise ValueError(f"an observation of the canonical env is expected, a mapping with {', '.join(names)}")
-        seen = leaf_tensors(observation, self.observation_leaves)
-        proposed = self.policy.act({key: value.unsqueeze(0) for key, value in seen.items()})
-        executed = [conform(proposed[leaf.key][0].numpy(force=True), leaf.box) for leaf in self.action_leaves]
-        return join(executed, self.action_leaves)
+        return act_once(self.policy, observation, self.observation_leaves, self.action_leaves)
 
 
 def load_run(path: str | Path, *, trust_config: bool = False) -> TrainedRun:

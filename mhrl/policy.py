@@ -5,7 +5,7 @@ Shapes: `*` batch, `A` continuous dimensions of the action, `K` branches, `n` mo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from mhrl.envs import EmptyMaskError, Key, Leaf, split
+from mhrl.envs import EmptyMaskError, Key, Leaf, join, split
 from mhrl.functional import best_index
 from mhrl.network import Network
 
@@ -116,6 +116,26 @@ def write_actions(tensordict: TensorDictBase, actions: Mapping[Key, Tensor], lea
     for leaf in leaves:
         tensordict.set(leaf.key, conform(actions[leaf.key], leaf.box))
     return tensordict
+
+
+def act_once(
+    policy: GreedyPolicy,
+    observation: np.ndarray | Mapping[str, np.ndarray],
+    observation_leaves: Sequence[Leaf],
+    action_leaves: Sequence[Leaf],
+) -> Any:  # noqa: ANN401
+    """The greedy action for one observation of a canonical env, as its `step` takes it.
+
+    Args:
+        policy: acts.
+        observation: as the env returns it.
+        observation_leaves: what it consists of, masks too.
+        action_leaves: what the action consists of.
+    """
+    seen = leaf_tensors(observation, observation_leaves)
+    proposed = policy.act({key: value.unsqueeze(0) for key, value in seen.items()})
+    executed = [conform(proposed[leaf.key][0], leaf.box).numpy(force=True) for leaf in action_leaves]
+    return join(executed, action_leaves)
 
 
 def leaf_tensors(observation: np.ndarray | Mapping[str, np.ndarray], leaves: Sequence[Leaf]) -> dict[Key, Tensor]:

@@ -18,9 +18,9 @@ from typing import Any, final
 import numpy as np
 
 from mhrl.config import ConfigError
-from mhrl.envs import CanonicalEnv, Leaf, conform, join
+from mhrl.envs import CanonicalEnv, Leaf
 from mhrl.generators import isolated_generators
-from mhrl.policy import GreedyPolicy, leaf_tensors
+from mhrl.policy import GreedyPolicy, act_once
 
 MAX_STEPS = 2_000
 """A film ends here, for an episode may never do."""
@@ -120,10 +120,8 @@ class VideoRecorder:
         observation, _ = env.reset(seed=self.seed)
         yield env.render()
         for _ in range(MAX_STEPS):
-            seen = leaf_tensors(observation, self.observation_leaves)
-            proposed = self.policy.act({key: value.unsqueeze(0) for key, value in seen.items()})
-            executed = [conform(proposed[leaf.key][0].numpy(force=True), leaf.box) for leaf in self.action_leaves]
-            observation, _, terminated, truncated, _ = env.step(join(executed, self.action_leaves))
+            action = act_once(self.policy, observation, self.observation_leaves, self.action_leaves)
+            observation, _, terminated, truncated, _ = env.step(action)
             yield env.render()
             if terminated or truncated:
                 return

@@ -74,6 +74,11 @@ def test_b06_a_loaded_run_acts_with_several_leaves_and_masks():
     assert env.action_space.contains(action)
     assert action["action"]["arm"].tolist() == [[1.0], [1.0]] and action["action"]["gear"] == 6
     env.step(action)
+    native = env.native_action(action)
+    assert env.env.action_space.contains(native) and type(native["gear"]) is int
+    for bare in (np.zeros(1, np.float32), {"observation": np.zeros(1, np.float32)}):  # as the env inside returns it
+        with pytest.raises(ValueError, match=r"a mapping with observation, action_mask_gear"):
+            loaded.act(bare)
 
 
 def test_evaluation_repeats_and_another_seed_differs(trained):
