@@ -74,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for frames in options.at or [None]:
             values = {seed: value_at(seeds[seed], frames, options.window) for seed in sorted(seeds)}
             at = frames or max(max(evaluations) for evaluations in seeds.values())
-            mean, std = np.mean(list(values.values())), np.std(list(values.values()))
-            listed = "  ".join(f"{seed}: {value:.1f}" for seed, value in values.items())
-            lines.append((name, f"{at:,}", f"{mean:.1f}", f"{std:.1f}", listed))
+            mean, std = float(np.mean(list(values.values()))), float(np.std(list(values.values())))
+            listed = "  ".join(f"{seed}: {_number(value)}" for seed, value in values.items())
+            lines.append((name, f"{at:,}", _number(mean), _number(std), listed))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for name, *numbers, listed in lines:
         columns = [
@@ -88,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         content = {name: {str(seed): _columns(seeds[seed]) for seed in sorted(seeds)} for name, seeds in groups.items()}
         options.save.parent.mkdir(parents=True, exist_ok=True)
         options.save.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _number(value: float) -> str:
+    """One decimal, or three significant digits of a small number."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def _columns(evaluations: Mapping[int, float]) -> dict[str, list[float]]:

@@ -57,7 +57,14 @@ def build(tmp_path, monkeypatch):
     built = []
 
     def build(group, name):
-        small = ["wandb.mode=disabled", "total_frames=40", "learning_starts=20", "eval.episodes=1", "batch_size=8"]
+        small = [
+            "wandb.mode=disabled",
+            "total_frames=40",
+            "learning_starts=20",
+            "eval.episodes=1",
+            "batch_size=8",
+            "utd_ratio=1",
+        ]
         small += [f"run_dir={tmp_path / 'run'}", "replay.capacity=100"]
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             cfg = compose("train", overrides=[*overrides_for(group, name), *small])

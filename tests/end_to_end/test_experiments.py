@@ -17,7 +17,7 @@ def small(*overrides):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiment_runs_for_some_hundred_frames(train, experiment):
-    run = train(f"+experiment={experiment}", *small())
+    run = train(f"+experiment={experiment}", *small(), "utd_ratio=1")
     assert run.info["status"] == "finished"
     assert [row["frames"] for row in run.rows] == [200, 300]
     assert [row["updates"] for row in run.rows] == [100, 200]

@@ -32,8 +32,8 @@ def test_final_evaluations_by_seed_and_over_seeds(make_run, capsys):
     summarise.main([make_run("bdq", 1, [-9, -2.0]), make_run("bdq", 0, [-9, -4.0]), make_run("dqn", 0, [5.0])])
     assert printed(capsys) == [
         ["name", "frames", "mean", "std", "by", "seed"],
-        ["bdq", "200", "-3.0", "1.0", "0:", "-4.0", "1:", "-2.0"],
-        ["dqn", "100", "5.0", "0.0", "0:", "5.0"],
+        ["bdq", "200", "-3", "1", "0:", "-4", "1:", "-2"],
+        ["dqn", "100", "5", "0", "0:", "5"],
     ]
 
 
