@@ -203,8 +203,7 @@ def explain(error: Exception) -> str:
     message = str(error)
     cause = error.__cause__ if isinstance(error, EnvError) else error
     if isinstance(cause, ImportError | gym.error.DependencyNotInstalled):
-        extras = {"mujoco": ("mujoco", "imageio"), "box2d": ("box2d", "Box2D", "pygame")}
-        for extra, packages in extras.items():
+        for extra, packages in {"mujoco": ("mujoco", "imageio"), "box2d": ("box2d", "Box2D", "pygame")}.items():
             if any(package in message for package in packages):
                 return f"{message}\nThis env needs an extra: pip install 'mhrl[{extra}]'"
     return message or type(error).__name__

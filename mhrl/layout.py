@@ -4,7 +4,7 @@ Every dimension of every action leaf belongs to one acting head. A *proposing* h
 values; a *branch* chooses one of the values of one dimension, by index. Both have a flat order, which is that of the
 sorted leaves and row-major within each: it does not depend on the order of a Dict's keys.
 
-Shapes: `*` batch, `A` continuous dimensions, `K` branches, `n` most values of a branch, `M` entries of all masks.
+Shapes: `*` batch, `A` continuous dimensions, `K` branches, `n` most values of a branch.
 """
 
 from collections.abc import Mapping, Sequence

@@ -73,9 +73,11 @@ class ActorCritic(nn.Module, ABC):
     def assemble(self, actions: Mapping[str, Tensor]) -> Tensor:
         """Put the proposing heads' actions `{head: [*, D]}` together: `[*, A]`."""
 
-    @abstractmethod
     def act(self, features: Tensor, observation: Mapping[Key, Tensor]) -> Tensor:
         """The greedy actions of all proposing heads together, `[*, A]`; `A` is 0 where there is none."""
+        if not self.proposing:
+            return features.new_zeros(*features.shape[:-1], 0)
+        return self.assemble(self.propose(self.proposing, features, observation))
 
     @abstractmethod
     def action_values(
@@ -218,12 +220,6 @@ class Network(ActorCritic):
     def assemble(self, actions: Mapping[str, Tensor]) -> Tensor:
         """Put the proposing heads' actions `{head: [*, D]}` in flat order: `[*, A]`."""
         return self.layout.assemble(actions)
-
-    def act(self, features: Tensor, observation: Mapping[Key, Tensor]) -> Tensor:
-        """The greedy actions of all proposing heads together, `[*, A]`; `A` is 0 where there is none."""
-        if not self.proposing:
-            return features.new_zeros(*features.shape[:-1], 0)
-        return self.assemble(self.propose(self.proposing, features, observation))
 
     def action_values(
         self,

@@ -111,7 +111,7 @@ class _Resolver:
         self.heads: Heads = {}
         # What a branch is called if nobody says otherwise.
         self.derived = {
-            f"{leaf.name}_{dim}": (leaf.name, dim) for leaf in actions if leaf.box.shape for dim in range(leaf.size)
+            leaf.branch_name(dim): (leaf.name, dim) for leaf in actions if leaf.box.shape for dim in range(leaf.size)
         }
 
     def resolve(self, dueling: str) -> Heads:
@@ -121,17 +121,17 @@ class _Resolver:
             )
         parents = [name for name in self.listed if name != VALUE and not self._is_child(name)]
         for name in parents:
-            self._add(name, self.listed[name], *self._place(name, self.listed[name]))
+            self._add(name, self.listed[name], *self._coverage(name, self.listed[name]))
         for name in self.listed:
             if name != VALUE and name not in self.heads and name not in parents:
-                self._add(name, self.listed[name], *self._place(name, self.listed[name]))
+                self._add(name, self.listed[name], *self._coverage(name, self.listed[name]))
         for leaf in self.leaves.values():
             covered = {dim for head in self.heads.values() if head["leaf"] == leaf.name for dim in head["dims"]}
             if not covered:
                 self._add(leaf.name, {}, leaf, list(range(leaf.size)))
             elif self._branches({}, leaf):
                 for dim in sorted(set(range(leaf.size)) - covered):
-                    self._add(f"{leaf.name}_{dim}", {}, leaf, [dim])
+                    self._add(leaf.branch_name(dim), {}, leaf, [dim])
         _check_cover(self.heads, self.leaves)
         self._add_value(dueling)
         return self.heads
@@ -141,7 +141,7 @@ class _Resolver:
         base, _, dim = name.rpartition("_")
         return base in self.listed and base != VALUE and dim.isdecimal() and "leaf" not in self.listed[name]
 
-    def _place(self, name: str, given: Given) -> tuple[Leaf, list[int]]:
+    def _coverage(self, name: str, given: Given) -> tuple[Leaf, list[int]]:
         """Which leaf and which of its dimensions a listed head covers."""
         leaf = as_annotated(given.get("leaf"), HEAD_FIELDS["leaf"], f"heads.{name}.leaf")
         dims = as_annotated(given.get("dims"), HEAD_FIELDS["dims"], f"heads.{name}.dims")
@@ -176,7 +176,7 @@ class _Resolver:
         if not issubclass(get_object(head["_target_"]), CriticHead) or not (
             len(dims) > 1 or (name == leaf.name and leaf.box.shape)
         ):
-            self._put(name, self._place_head(name, head, leaf, dims))
+            self._put(name, self._placed(name, head, leaf, dims))
             return
         for dim in dims:
             branch = f"{name}_{dim}"
@@ -186,9 +186,9 @@ class _Resolver:
             merged = {**given, **own}
             if given.get("exploration") and own.get("exploration"):
                 merged["exploration"] = {**given["exploration"], **own["exploration"]}
-            self._put(branch, self._place_head(branch, self._complete(branch, merged, kind), leaf, [dim]))
+            self._put(branch, self._placed(branch, self._complete(branch, merged, kind), leaf, [dim]))
 
-    def _place_head(self, name: str, head: dict[str, Any], leaf: Leaf, dims: list[int]) -> dict[str, Any]:
+    def _placed(self, name: str, head: dict[str, Any], leaf: Leaf, dims: list[int]) -> dict[str, Any]:
         """A completed head at its place, if one of its class can be there."""
         branch = issubclass(get_object(head["_target_"]), CriticHead)
         return (self._branch if branch else self._proposing)(name, head, leaf, dims)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,36 +33,7 @@ def run_info(
         run_dir: the run's folder.
         timid: branches that hardly explore, see `ActionNoise`.
     """
-    trunk = config["trunk"]["_target_"].rsplit(".", 1)[-1]
     shared = any(True for _ in network.trunk.parameters())
-    notes = []
-    if not shared:
-        notes.append(f"{trunk} has no parameters: the losses meet in no trunk, there is nothing to balance")
-    trained = {
-        module for name, modules in objective.routes.items() if config["losses"][name]["weight"] for module in modules
-    }
-    blind = [name for name in network.proposing if config["losses"].get(name, {}).get("weight")]
-    if blind and not any(f"head_{critic}" in trained for critic in network.critics):
-        notes.append(f"no loss trains a critic, which {', '.join(blind)} would follow")
-    dropped = [name for name, loss in config["losses"].items() if loss["weight"] == 0]
-    if dropped:
-        notes.append(f"weight 0, not computed: {', '.join(dropped)}")
-    rising = [name for name, loss in config["losses"].items() if loss["weight"] < 0]
-    if rising:
-        notes.append(f"negative weight, made larger rather than smaller: {', '.join(rising)}")
-    linear = [name for name in network.branches if network.proposing and config["heads"][name].get("widths") == []]
-    if linear:
-        notes.append(f"no hidden layer: values are linear in the continuous action: {', '.join(linear)}")
-    objective_fields = config.get("objective", {})
-    if network.branches == () and objective_fields.get("dueling", "none") != "none":
-        notes.append("objective.dueling means nothing: there is no branch")
-    if network.proposing == () and objective_fields.get("policy_delay", 1) != 1:
-        notes.append("objective.policy_delay means nothing: no head proposes")
-    if timid:
-        words = "epsilon is 0, and std too small to change a choice; exploration.epsilon=0.1, for instance, would"
-        notes.append(f"hardly any exploration by {', '.join(timid)}: {words}")
-    if config["learning_starts"] >= config["total_frames"]:
-        notes.append("learning_starts is not below total_frames: there will be no update")
     return RunInfo(
         version=mhrl.__version__,
         experiment=config["name"],
@@ -84,8 +55,36 @@ def run_info(
             )
             for name, modules in objective.routes.items()
         ),
-        notes=tuple(notes),
+        notes=tuple(_notes(config, network, objective, timid)),
     )
+
+
+def _notes(config: Mapping[str, Any], network: Network, objective: Objective, timid: Sequence[str]) -> Iterator[str]:
+    """What a user may not have meant, a sentence each."""
+    losses, options = config["losses"], config.get("objective", {})
+    if not any(True for _ in network.trunk.parameters()):
+        trunk = config["trunk"]["_target_"].rsplit(".", 1)[-1]
+        yield f"{trunk} has no parameters: the losses meet in no trunk, there is nothing to balance"
+    trained = {module for name, modules in objective.routes.items() if losses[name]["weight"] for module in modules}
+    blind = [name for name in network.proposing if losses.get(name, {}).get("weight")]
+    if blind and not any(f"head_{critic}" in trained for critic in network.critics):
+        yield f"no loss trains a critic, which {', '.join(blind)} would follow"
+    if dropped := [name for name, loss in losses.items() if loss["weight"] == 0]:
+        yield f"weight 0, not computed: {', '.join(dropped)}"
+    if rising := [name for name, loss in losses.items() if loss["weight"] < 0]:
+        yield f"negative weight, made larger rather than smaller: {', '.join(rising)}"
+    linear = [name for name in network.branches if network.proposing and config["heads"][name].get("widths") == []]
+    if linear:
+        yield f"no hidden layer: values are linear in the continuous action: {', '.join(linear)}"
+    if not network.branches and options.get("dueling", "none") != "none":
+        yield "objective.dueling means nothing: there is no branch"
+    if not network.proposing and options.get("policy_delay", 1) != 1:
+        yield "objective.policy_delay means nothing: no head proposes"
+    if timid:
+        words = "epsilon is 0, and std too small to change a choice; exploration.epsilon=0.1, for instance, would"
+        yield f"hardly any exploration by {', '.join(timid)}: {words}"
+    if config["learning_starts"] >= config["total_frames"]:
+        yield "learning_starts is not below total_frames: there will be no update"
 
 
 def _head_row(name: str, config: Mapping[str, Any], network: Network) -> HeadRow:

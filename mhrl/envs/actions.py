@@ -1,6 +1,6 @@
 """The action side: any nesting of Dict, Tuple, Box, Discrete, MultiDiscrete and MultiBinary as leaves, and back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,36 +114,33 @@ def _held(here: str, part: Space[Any]) -> spaces.Box:
             _refuse_unresolvable(here, part)
             return storable(here, part)
         case spaces.Box() if part.dtype.kind == "b":
-            return spaces.Box(part.low.astype(np.int8), part.high.astype(np.int8), dtype=np.int8)
+            values = spaces.Box(part.low.astype(np.int8), part.high.astype(np.int8), dtype=np.int8)
         case spaces.Box():
-            _refuse_many_values(here, part, part)
-            return storable(here, part)
+            values = part
         case spaces.Discrete():
             values = spaces.Box(int(part.start), int(part.start) + int(part.n) - 1, (), dtype)
-            _refuse_many_values(here, values, part)
-            return storable(here, values)
         case spaces.MultiDiscrete():
             first = part.start.astype(np.int64)
             values = spaces.Box(first, first + part.nvec.astype(np.int64) - 1, dtype=dtype)
-            _refuse_many_values(here, values, part)
-            return storable(here, values)
         case spaces.MultiBinary():
-            return spaces.Box(0, 1, part.shape, np.int8)
-    raise ValueError(
-        f"{here}: only Box, Discrete, MultiDiscrete, MultiBinary, and Dicts and Tuples of them are supported as "
-        f"action, got {part}"
-    )
+            values = spaces.Box(0, 1, part.shape, np.int8)
+        case _:
+            raise ValueError(
+                f"{here}: only Box, Discrete, MultiDiscrete, MultiBinary, and Dicts and Tuples of them are supported "
+                f"as action, got {part}"
+            )
+    _refuse_many_values(here, values, part)
+    return storable(here, values)
 
 
 def _refuse_many_values(here: str, space: spaces.Box, native: Space[Any]) -> None:
     bounded = (space.bounded_below & space.bounded_above).reshape(-1)
     ranges = zip(space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist(), strict=True)
-    bad = [(i, low, high) for i, (low, high) in enumerate(ranges) if not 0 <= high - low < MAX_VALUES or not bounded[i]]
+    bad = [i for i, (low, high) in enumerate(ranges) if not 0 <= high - low < MAX_VALUES or not bounded[i]]
     if bad:
-        dims = ", ".join(f"dimension {i} [{low}, {high}]" for i, low, high in bad)
         raise ValueError(
             f"{here}: every discrete dimension needs bounds with low <= high and at most {MAX_VALUES} values, each an "
-            f"output of a head, but {native} has {dims}. Bound it in the env's factory, e.g. "
+            f"output of a head, but {native} has {_dimensions(bad, space)}. Bound it in the env's factory, e.g. "
             "gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Box(low, high, shape=..., "
             "dtype=...)), or make it a float Box and round in the env"
         )
@@ -157,10 +154,9 @@ def _refuse_unbounded(here: str, space: spaces.Box) -> None:
         width = high.astype(np.float32) - low.astype(np.float32)
         bad = np.flatnonzero(~(np.isfinite(width) & (width >= 0)))
     if bad.size:
-        dims = ", ".join(f"dimension {i} [{low[i]}, {high[i]}]" for i in bad)
         raise ValueError(
             f"{here}: every dimension needs finite bounds with low <= high and a width that float32 holds, but {space} "
-            f"has {dims}. Bound it in the "
+            f"has {_dimensions(bad, space)}. Bound it in the "
             "env's factory, e.g. gymnasium.wrappers.TransformAction(env, lambda action: action, "
             "gymnasium.spaces.Box(low, high, shape=..., dtype=...)) with bounds that suit the task."
         )
@@ -171,8 +167,13 @@ def _refuse_unresolvable(here: str, space: spaces.Box) -> None:
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     step = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32)).astype(np.float64)
     if (bad := np.flatnonzero((high > low) & (high - low < 100 * step))).size:
-        dims = ", ".join(f"dimension {i} [{low[i]}, {high[i]}]" for i in bad)
         raise ValueError(
-            f"{here}: {space} is too narrow for float32 at its distance from 0, in {dims}. Shift it in the env's "
-            "factory, e.g. with gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)"
+            f"{here}: {space} is too narrow for float32 at its distance from 0, in {_dimensions(bad, space)}. Shift it "
+            "in the env's factory, e.g. with gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)"
         )
+
+
+def _dimensions(which: Iterable[int], space: spaces.Box) -> str:
+    """Some dimensions of a Box with their bounds, in words."""
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    return ", ".join(f"dimension {i} [{low[i]}, {high[i]}]" for i in which)

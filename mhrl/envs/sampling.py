@@ -76,7 +76,7 @@ def check_mask(mask: np.ndarray, leaf: Leaf, over: np.ndarray | None = None) -> 
     for i, allowed in enumerate(_by_branch(mask, leaf)):
         empty = ~allowed.any(-1) if over is None else ~(allowed.any(-1) | over)
         if empty.any():
-            raise EmptyMaskError(int(empty.argmax()), f"{leaf.name}_{i}" if leaf.box.shape else leaf.name)
+            raise EmptyMaskError(int(empty.argmax()), leaf.branch_name(i))
 
 
 def _by_branch(mask: np.ndarray, leaf: Leaf) -> list[np.ndarray]:

@@ -58,6 +58,10 @@ class Leaf:
         """Number of elements; 1 for shape `()`."""
         return prod(self.space.shape or ())
 
+    def branch_name(self, element: int) -> str:
+        """What the branch of an element (row-major) of an action leaf is called, if nobody says otherwise."""
+        return f"{self.name}_{element}" if self.space.shape else self.name
+
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of values of each branch of a discrete leaf, row-major: `low` to `high`, both included."""

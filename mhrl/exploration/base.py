@@ -78,3 +78,17 @@ class HeadNoise(ABC):
     @abstractmethod
     def gain(self) -> float:
         """Standard deviation of what is new in one step, in units of `std`."""
+
+
+class Memoryless(HeadNoise, ABC):
+    """Noise that is new in every step."""
+
+    @property
+    def decay(self) -> float:
+        """No memory."""
+        return 0.0
+
+    @property
+    def gain(self) -> float:
+        """All of it is new in every step."""
+        return 1.0

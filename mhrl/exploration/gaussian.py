@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import final
 
-from mhrl.exploration.base import HeadNoise
+from mhrl.exploration.base import Memoryless
 
 
 @final
 @dataclass(frozen=True)
-class Gaussian(HeadNoise):
+class Gaussian(Memoryless):
     """Gaussian noise, independent per env, dimension and step; `std` is its standard deviation in half-ranges.
 
     With `redraw=True` and `round=False` it is the exploration of the code released with Tavakoli, Pardo & Kormushev
@@ -35,13 +35,3 @@ class Gaussian(HeadNoise):
     def rounds(self) -> bool:
         """As `round` says."""
         return self.round
-
-    @property
-    def decay(self) -> float:
-        """No memory."""
-        return 0.0
-
-    @property
-    def gain(self) -> float:
-        """All of it is new in every step."""
-        return 1.0

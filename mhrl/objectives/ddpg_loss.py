@@ -320,9 +320,6 @@ class _Pair(ActorCritic):
     def assemble(self, actions: Mapping[str, Tensor]) -> Tensor:
         return actions[ACTOR_ROW]
 
-    def act(self, features: TensorDictBase, observation: TensorDictBase) -> Tensor:
-        return self.propose(self.proposing, features, observation)[ACTOR_ROW]
-
     def action_values(
         self,
         features: Rows,

@@ -55,6 +55,7 @@ from mhrl.functional import (
     Reduction,
     best_index,
     best_value,
+    center_and_half_range,
     chosen_value,
     distance,
     joint_best_value,
@@ -294,7 +295,7 @@ class ValueBased(Objective):
             joint |= network.propose(idle, features, observation) if idle else {}
             mask = network.mask(observation)
             value, gradients = value_and_action_gradients(
-                lambda parts: self._best(network, features, observation, network.assemble(parts), mask), joint
+                lambda parts: self._best(features, observation, network.assemble(parts), mask), joint
             )
         losses = {
             head: -(value + (gradients[head] * (action - action.detach())).flatten(value.dim()).sum(-1))
@@ -302,11 +303,9 @@ class ValueBased(Objective):
         }
         return losses, {"state_action_value": value} | {f"action_gradient/{head}": gradients[head] for head in losses}
 
-    def _best(
-        self, network: ActorCritic, features: Tensor, observation: Mapping, action: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def _best(self, features: Tensor, observation: Mapping, action: Tensor, mask: Tensor | None) -> Tensor:
         """`V` `[*]`: the value of `action` with the best choice of every branch, by the first copy of the critics."""
-        values = network.action_values(features, observation, action, copies=1)
+        values = self.network.action_values(features, observation, action, copies=1)
         return joint_best_value(values, None if mask is None else mask.unsqueeze(-3), self.target_reduction).squeeze(-1)
 
     @torch.no_grad()
@@ -341,7 +340,8 @@ class ValueBased(Objective):
         """Clipped noise on the target's action `[*, A]`, inside the box."""
         noise = (torch.randn_like(action) * self.smoothing).clamp(-self.smoothing_clip, self.smoothing_clip)
         low, high = self.target.low, self.target.high
-        return torch.clamp(action + noise * (high / 2 - low / 2), low, high)
+        _, half_range = center_and_half_range(low, high)
+        return torch.clamp(action + noise * half_range, low, high)
 
     def summary(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Mean values per TD loss, and per proposing head the mean norm of `dV/dx`."""
