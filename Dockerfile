@@ -18,7 +18,7 @@ RUN useradd --create-home --uid "$UID" mhrl && install --directory --owner=mhrl 
 
 # A package index of yours: --build-arg PIP_INDEX_URL=...; empty means pip's own default.
 ARG PIP_INDEX_URL=""
-ARG EXTRAS="mujoco,box2d,bullet,video"
+ARG EXTRAS="mujoco,box2d,bullet,video,balancing"
 WORKDIR /opt/mhrl
 
 # The dependencies first, with an empty package: this layer changes with pyproject.toml alone.

@@ -1,6 +1,6 @@
 """Every part of a run that has state: built from a config, saved and restored as one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -72,7 +72,7 @@ class Assembly:
         names = builder.loss_names(config, network)
         factor = trunk.acting_trunk_grad
         config["losses"] = resolve_losses(config["losses"], names, network.proposing, factor, heads)
-        aggregator = builder.build_aggregator(config, network.proposing)
+        aggregator = builder.build_aggregator(config, network.proposing, trunk)
         self.objective = builder.build_objective(config, network, aggregator)
         self.objective.to(self.device).eval()  # as it acts; the engine trains it
         self.optimizer = builder.build_optimizer(config, self.objective)
@@ -122,12 +122,13 @@ class Assembly:
             "rng": generator_states(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], path: Path) -> str | None:
+    def load_state_dict(self, state: Mapping[str, Any], path: Path, fresh: Collection[str] = ()) -> str | None:
         """Restore what `state_dict` returned.
 
         Args:
             state: content of a checkpoint.
             path: its file, for messages.
+            fresh: modules among its entries that are not restored, nor what the optimizer holds for them.
 
         Returns:
             None, or why an env is not exactly where it was: then new episodes begin.
@@ -136,14 +137,15 @@ class Assembly:
             CheckpointError: naming the entry and the key that do not fit.
         """
         try:
-            return self._load_state_dict(state, path)
+            return self._load_state_dict(state, path, fresh)
         except KeyError as error:
             raise CheckpointError(f"{path} has no entry {error}") from error
 
-    def _load_state_dict(self, state: Mapping[str, Any], path: Path) -> str | None:
+    def _load_state_dict(self, state: Mapping[str, Any], path: Path, fresh: Collection[str]) -> str | None:
         for name, module in self._modules().items():
-            load_module(module, state[name], name, path)
-        load_optimizer(self.optimizer, state["optimizer"], path)
+            if name not in fresh:
+                load_module(module, state[name], name, path)
+        load_optimizer(self.optimizer, state["optimizer"], path, fresh)
         self.learner.load_state_dict(state["counters"])
         try:
             self.replay.load_state_dict(state["replay"]["rows"])

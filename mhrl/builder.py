@@ -9,8 +9,17 @@ from gymnasium.spaces import Box
 from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 
-from mhrl.aggregators import BackwardAggregator
-from mhrl.config import OBJECTIVE_FIELDS, OPTIMIZER_FIELDS, ConfigError, check_arguments, check_env
+from mhrl.aggregators import AdaptiveWeighting, BackwardAggregator, Curve, RowWeighting, Schedule
+from mhrl.config import (
+    OBJECTIVE_FIELDS,
+    OPTIMIZER_FIELDS,
+    ConfigError,
+    check_arguments,
+    check_env,
+    extra_for,
+    find_target,
+    nearest,
+)
 from mhrl.engine import EagerEngine, Engine
 from mhrl.envs import EnvError, EnvSpaces, inspect_env, make_factory
 from mhrl.envs.vector import Factory
@@ -103,9 +112,18 @@ def build_network(config: Config, trunk: Trunk, spaces: EnvSpaces) -> Network:
 
 
 def build_objective(config: Config, network: Network, aggregator: BackwardAggregator) -> Objective:
-    """The objective over a network that already has what `OBJECTIVE_FIELDS` ask for."""
+    """The objective over a network that already has what `OBJECTIVE_FIELDS` ask for.
+
+    Raises:
+        ConfigError: that, or for a loss that is known to become negative where the aggregator cannot take it.
+    """
     arguments = {"network": network, "aggregator": aggregator}
-    return build(config["objective"], "objective", skip=OBJECTIVE_FIELDS, **arguments)
+    objective: Objective = build(config["objective"], "objective", skip=OBJECTIVE_FIELDS, **arguments)
+    if isinstance(aggregator, AdaptiveWeighting):
+        aggregator.row_of = objective.row_of
+        if aggregator.positive and (signed := aggregator.active(objective.signed)):
+            raise ConfigError(f"aggregator: {aggregator.refusal(signed[0], 'is known to become negative')}")
+    return objective
 
 
 def loss_names(config: Config, network: Network) -> tuple[str, ...]:
@@ -115,12 +133,16 @@ def loss_names(config: Config, network: Network) -> tuple[str, ...]:
     return get_object(node["_target_"]).loss_names(network, **options)
 
 
-def build_aggregator(config: Config, proposing: Collection[str]) -> BackwardAggregator:
+def build_aggregator(config: Config, proposing: Collection[str], trunk: torch.nn.Module) -> BackwardAggregator:
     """The aggregator with the losses' static weights, and the factor of every loss and row on the trunk.
 
     Args:
         config: resolved.
         proposing: the heads whose losses share a row if their factors are one.
+        trunk: what the losses share.
+
+    Raises:
+        ConfigError: if the rule balances and nothing is shared, or a schedule is that of no loss.
     """
     losses = config["losses"]
     trunk_grad = {name: loss["trunk_grad"] for name, loss in losses.items()}
@@ -128,11 +150,52 @@ def build_aggregator(config: Config, proposing: Collection[str]) -> BackwardAggr
     if len(acting) == 1:
         trunk_grad.setdefault(ACTOR_ROW, acting.pop())
     weights = {name: loss["weight"] for name, loss in losses.items()}
-    return build(config["aggregator"], "aggregator", weights=weights, trunk_grad=trunk_grad)
+    arguments: dict[str, Any] = {"weights": weights, "trunk_grad": trunk_grad}
+    rule = find_target(config["aggregator"], "aggregator")
+    skip: tuple[str, ...] = ()
+    if isinstance(rule, type) and issubclass(rule, AdaptiveWeighting):
+        arguments["losses"] = tuple(losses)
+    if rule is Schedule:
+        arguments["schedules"], skip = _curves(config), ("schedules",)
+    if isinstance(rule, type) and issubclass(rule, BackwardAggregator) and rule.balances:
+        shared = list(trunk.parameters())
+        if not shared:
+            raise ConfigError(
+                f"aggregator={rule.name or rule.__name__} has nothing to balance: {type(trunk).__name__} has no "
+                "parameters that the losses could share; trunk=mlp has"
+            )
+        if issubclass(rule, RowWeighting):
+            arguments["shared"] = shared
+    return build(config["aggregator"], "aggregator", skip=skip, **arguments)
+
+
+def _curves(config: Config) -> dict[str, Curve]:
+    """`aggregator.schedules` by loss; what is listed under a leaf's name holds for the losses of all its heads."""
+    losses = config["losses"]
+    curves: dict[str, Curve] = {}
+    of_leaf: dict[str, list[str]] = {}
+    for name in losses:
+        if name in config["heads"] and (leaf := config["heads"][name]["leaf"]):
+            of_leaf.setdefault(leaf, []).append(name)
+    given = config["aggregator"].get("schedules") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"aggregator.schedules is {given!r}: a mapping of losses is expected")
+    for name, curve in sorted(given.items(), key=lambda entry: entry[0] in losses):  # a loss's own name wins
+        where = f"aggregator.schedules.{name}"
+        if name not in losses and name not in of_leaf:
+            raise ConfigError(f"unknown loss {where}{nearest(name, {**of_leaf, **losses})}")
+        if not isinstance(curve, Mapping):
+            raise ConfigError(f"{where} is {curve!r}: a mapping of kind, frames and values is expected")
+        built = build({**curve, "_target_": f"{Curve.__module__}.{Curve.__qualname__}"}, where)
+        curves |= dict.fromkeys([name] if name in losses else of_leaf[name], built)
+    return curves
 
 
 def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimizer:
-    """One optimizer over everything that the objective trains, parameters of equal settings in one group."""
+    """One optimizer over everything that the objective trains, parameters of equal settings in one group.
+
+    Those of the aggregator have a group of their own, without weight decay.
+    """
     default = config["optimizer"].get("lr")
     if default is None:
         raise ConfigError("optimizer.lr is missing")
@@ -142,7 +205,10 @@ def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimiz
     for name, parameter in objective.network.named_parameters():
         rate = rates.get(name.split(".")[0])
         groups.setdefault(default if rate is None else rate, []).append((name, parameter))
-    params = [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
+    params: list[dict[str, Any]] = [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
+    if own := [(f"aggregator.{name}", parameter) for name, parameter in objective.aggregator.named_parameters()]:
+        rate = config["aggregator"].get("lr")
+        params.append({"params": own, "lr": default if rate is None else rate, "weight_decay": 0.0})
     return build(config["optimizer"], "optimizer", skip=OPTIMIZER_FIELDS, params=params)
 
 
@@ -203,7 +269,5 @@ def explain(error: Exception) -> str:
     message = str(error)
     cause = error.__cause__ if isinstance(error, EnvError) else error
     if isinstance(cause, ImportError | gym.error.DependencyNotInstalled):
-        for extra, packages in {"mujoco": ("mujoco", "imageio"), "box2d": ("box2d", "Box2D", "pygame")}.items():
-            if any(package in message for package in packages):
-                return f"{message}\nThis env needs an extra: pip install 'mhrl[{extra}]'"
+        return f"{message}{extra_for(message)}"
     return message or type(error).__name__

@@ -2,6 +2,7 @@
 
 import shutil
 import zipfile
+from collections.abc import Iterable
 from copy import deepcopy
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import nn
 import mhrl
 from mhrl.files import written_whole
 
-FORMAT = 3
+FORMAT = 4
 """Version of the layout."""
 
 PACKAGES = ("torch", "tensordict", "torchrl", "gymnasium", "numpy")
@@ -209,23 +210,31 @@ def load_module(module: nn.Module, state: dict[str, Any], name: str, path: Path)
     """
     try:
         module.load_state_dict(state)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # torch's, and that of a module's own extra state
         raise CheckpointError(f"{path}: entry {name!r} does not fit this configuration: {error}") from error
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, state: dict[str, Any], path: Path, fresh: Iterable[str] = ()
+) -> None:
     """Load each parameter's state by the parameter's name; the groups' settings stay those of the config.
+
+    Args:
+        optimizer: takes the state.
+        state: its entry in a checkpoint.
+        path: the checkpoint, for the message.
+        fresh: parts whose parameters, `<part>.<name>`, begin without a state.
 
     Raises:
         CheckpointError: naming the parameters that only one of the two has.
     """
-    held = _by_name(state)
-    own = optimizer.state_dict()
-    if strangers := held.keys() ^ _by_name(own).keys():
+    own, parts = optimizer.state_dict(), tuple(f"{part}." for part in fresh)
+    held, expected = ({k: v for k, v in _by_name(s).items() if not k.startswith(parts)} for s in (state, own))
+    if strangers := held.keys() ^ expected.keys():
         raise CheckpointError(f"{path}: entry 'optimizer' does not fit: {', '.join(sorted(strangers))}")
     indices = ((i, name) for group in own["param_groups"] for i, name in _named(group))
     # A copy: the optimizer takes the tensors as they are and writes to them.
-    own["state"] = deepcopy({i: held[name] for i, name in indices if held[name] is not None})
+    own["state"] = deepcopy({i: held[name] for i, name in indices if held.get(name) is not None})
     optimizer.load_state_dict(own)
 
 

@@ -68,8 +68,10 @@ def _task(cfg: DictConfig) -> None:
     from mhrl.launch import run
 
     job = HydraConfig.get()
+    choices = {group: choice for group, choice in job.runtime.choices.items() if not group.startswith("hydra/")}
+    sweep = job.mode == RunMode.MULTIRUN
     try:
-        run(cfg, list(job.overrides.task), folder=job.runtime.cwd, sweep=job.mode == RunMode.MULTIRUN)
+        run(cfg, list(job.overrides.task), folder=job.runtime.cwd, sweep=sweep, choices=choices)
     except Exception as error:
         from mhrl.experiment import FAULTS
 

@@ -15,12 +15,15 @@ import torch
 from omegaconf import OmegaConf
 
 from mhrl import builder
+from mhrl.aggregators import NegativeLossError
 from mhrl.assembly import Assembly, NonFiniteParameterError
 from mhrl.checkpoint import CheckpointError
 from mhrl.checkpoint_folder import CheckpointFolder
 from mhrl.config import ConfigError
+from mhrl.distributions import Distributions
 from mhrl.engine import NonFiniteLossError
 from mhrl.envs import EmptyMaskError, EnvError, NonFiniteError
+from mhrl.health import Health
 from mhrl.loggers import ConsoleLogger, JsonlLogger, Loggers, Outcome, RunInfo, WandbLogger, best_evaluation
 from mhrl.resume import Resumption
 from mhrl.run_folder import RunFolder
@@ -28,7 +31,7 @@ from mhrl.signals import StopSignals
 from mhrl.start_up import next_commands, run_info
 
 FAULTS = (
-    *(EnvError, EmptyMaskError, NonFiniteError, NonFiniteLossError, NonFiniteParameterError),
+    *(EnvError, EmptyMaskError, NonFiniteError, NonFiniteLossError, NegativeLossError, NonFiniteParameterError),
     *(CheckpointError, torch.OutOfMemoryError),
 )
 """What may end a run although the program is right."""
@@ -44,6 +47,7 @@ class Experiment:
         config: the composed config as plain values; resolved here in full.
         kinds: `{head kind: defaults}`.
         resumption: where to go on; None begins a new run.
+        choices: the file chosen from each config group; a resumed run has those in its `run.json`.
 
     Raises:
         ConfigError: if anything in the config cannot be built, or the checkpoint does not fit it.
@@ -54,18 +58,29 @@ class Experiment:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], kinds: Mapping[str, Any], resumption: Resumption | None = None
+        self,
+        config: Mapping[str, Any],
+        kinds: Mapping[str, Any],
+        resumption: Resumption | None = None,
+        choices: Mapping[str, str] | None = None,
     ) -> None:
         self.config = dict(config)
         self.resumption = resumption
+        self.choices = dict(choices or {})
+        if resumption is not None:
+            self.choices = resumption.folder.read().get("choices", {}) | dict(resumption.choices)
         self.frames = 0
         self.inexact: str | None = None
         self._launched = Path.cwd()
         self._warned = False  # whether it was said that this env's state cannot be saved
         self.best: tuple[float, int] | None = None
+        self.health = Health()
         try:
             self.wandb = WandbLogger(config["wandb"]["mode"], **self._wandb_options())
             self.parts = Assembly(self.config, kinds)
+            watch, heads = config["wandb"]["watch"], config["wandb"]["histograms"]
+            seen = self.wandb.mode != "disabled"  # else nobody would draw them
+            self.distributions = Distributions(self.parts.policy.greedy, seen and watch, heads=seen and heads)
             if resumption is not None:
                 self._load(resumption)
         except Exception as error:
@@ -78,7 +93,7 @@ class Experiment:
     def _load(self, resumption: Resumption) -> None:
         """Take over the state of a checkpoint; nothing is written yet."""
         try:
-            self.inexact = self.parts.load_state_dict(resumption.state, resumption.file)
+            self.inexact = self.parts.load_state_dict(resumption.state, resumption.file, resumption.fresh)
         except BaseException:
             self.close()
             raise
@@ -101,8 +116,9 @@ class Experiment:
                 wandb = f"{self.wandb.mode} ({self.wandb.reason})"
                 network, objective, timid = self.parts.network, self.parts.objective, self.parts.policy.noise.timid
                 info = run_info(self.config, network, objective, wandb, self.folder.path, timid)
+                info = replace(info, tags=self._tags())
                 self.loggers.start(info if self.resumption is None else self._resumed(info, self.resumption))
-                self._note(wandb_id=self.wandb.run_id)
+                self._note(wandb_id=self.wandb.run_id, aggregator=objective.aggregator.label, choices=self.choices)
                 if self.resumption is not None:
                     self.checkpoints.go_on_from(self.resumption.file, self.frames)
                     self.best = self.best if self.checkpoints.best.is_file() else None
@@ -118,7 +134,9 @@ class Experiment:
                 seconds, updates = time.monotonic() - start, self.parts.learner.updates
                 best, at = self.best or (None, None)
                 commands = next_commands(self.config, self.checkpoints, status, self.wandb.mode, self._launched)
-                self.loggers.finish(Outcome(status, self.frames, updates, seconds, best, at, commands))
+                newest = list(self.checkpoints.numbered().values())[:1]
+                files = (path for path in (self.checkpoints.best, *newest) if path.is_file())
+                self.loggers.finish(Outcome(status, self.frames, updates, seconds, best, at, commands, (*files,)))
                 ended = {"status": status, "frames": self.frames, "updates": updates, "seconds": seconds}
                 self._note(**ended, logger_errors=self.loggers.errors)
         if self.stop.received:
@@ -179,7 +197,13 @@ class Experiment:
             if evaluate:
                 row |= self._evaluate()
             if row:
-                self.loggers.log({"frames": self.frames, "updates": parts.learner.updates, **row})
+                row = {"frames": self.frames, "updates": parts.learner.updates, **row}
+                self.loggers.log(row)
+            if log:
+                for warning in self.health.observe(row):
+                    _log.warning("%s", warning)
+            if log and (distributions := self.distributions.collect()):
+                self.loggers.histograms(distributions, self.frames)
             # After the row, which a resumed run would not write again; and once as soon as there is an update to lose.
             stop = self.stop.received is not None
             if save or stop or (early and parts.learner.updates):
@@ -201,6 +225,7 @@ class Experiment:
             for batch in parts.replay.batches(updates):
                 batch = batch.to(parts.device)
                 parts.learner.update(batch, self.frames)
+                self.distributions.see(batch)
                 parts.replay.update_priority(batch)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             # The CPU's allocator has no class of its own.
@@ -271,10 +296,22 @@ class Experiment:
 
     def _wandb_options(self) -> dict[str, Any]:
         """What W&B is told beside the config."""
-        options = {key: value for key, value in self.config["wandb"].items() if key != "mode"}
+        other = ("mode", "watch", "histograms")
+        options = {key: value for key, value in self.config["wandb"].items() if key not in other}
         names = {"name": f"{self.config['name']}_s{self.config['seed']}", "group": self.config["name"]}
         run_id = None if self.resumption is None else self.resumption.folder.read().get("wandb_id")
         return {**options, **names, "run_id": run_id}
+
+    def _tags(self) -> tuple[str, ...]:
+        """By what a run is found among others, `key:value`, as far as it is known."""
+        tags = {
+            "experiment": self.choices.get("experiment", self.config["name"]),
+            "env": self.config["env"].get("id") or self.choices.get("env"),
+            "objective": self.choices.get("objective"),
+            "aggregator": self.parts.learner.aggregator.label,
+            "seed": self.config["seed"],
+        }
+        return tuple(f"{key}:{value}" for key, value in tags.items() if value is not None)
 
     def close(self) -> None:
         """Close every env."""

@@ -12,7 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from mhrl.config import ConfigError, check_config, head_kinds
 
 
-def run(cfg: DictConfig, overrides: Sequence[str] = (), *, folder: str = ".", sweep: bool = False) -> None:
+def run(
+    cfg: DictConfig,
+    overrides: Sequence[str] = (),
+    *,
+    folder: str = ".",
+    sweep: bool = False,
+    choices: Mapping[str, str] | None = None,
+) -> None:
     """Train as `cfg` says; the task of `mhrl-train`.
 
     Args:
@@ -20,6 +27,8 @@ def run(cfg: DictConfig, overrides: Sequence[str] = (), *, folder: str = ".", sw
         overrides: the command line that it was composed from; `resume` reads it.
         folder: what relative paths mean: where the user types, with hydra.job.chdir too.
         sweep: whether this is one run of several.
+        choices: the file chosen from each config group, `{"env": "hybrid"}`, for `run.json` and W&B's tags; a resumed
+            run keeps those that it was begun with.
 
     Raises:
         ConfigError: before the first env step and before a run folder exists.
@@ -29,17 +38,17 @@ def run(cfg: DictConfig, overrides: Sequence[str] = (), *, folder: str = ".", sw
         if config.get("resume") is not None:
             _resume(config, overrides)
         else:
-            _begin(config, sweep=sweep)
+            _begin(config, choices or {}, sweep=sweep)
 
 
-def _begin(config: dict[str, Any], *, sweep: bool) -> None:
+def _begin(config: dict[str, Any], choices: Mapping[str, str], *, sweep: bool) -> None:
     """Check the config and start a new run."""
     config = check_config(config)
     if sweep and config["run_dir"] is not None:
         raise ConfigError("run_dir names one folder, a sweep makes several runs: leave it out")
     from mhrl.experiment import Experiment
 
-    Experiment(dry(config) if config["dry_run"] else config, head_kinds()).run()
+    Experiment(dry(config) if config["dry_run"] else config, head_kinds(), choices=choices).run()
 
 
 def _resume(config: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ Shapes: `*` batch, `N` rows of a flattened batch, `K` perceptrons, `I` inputs, `
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -90,32 +90,36 @@ def stack_key(body: nn.Sequential) -> Hashable:
     return (*map(repr, hidden), last.in_features)
 
 
-def stacked(bodies: Sequence[nn.Sequential], inputs: Tensor | Sequence[Tensor]) -> Tensor:
+def stacked(bodies: Sequence[nn.Sequential], inputs: Tensor, *, apart: bool = False) -> Tensor:
     """Run perceptrons of one `stack_key` together; their parameters stay their own.
 
-    With one input for all, the first layers are one product; all other layers are batched products. A single
+    With one input for all, the first layers are one product, also where it comes as an alias for each (an expanded
+    tensor, of which each alias gets a gradient of its own); all other layers are batched products. A single
     perceptron gives the bits of its own forward pass. Each that trains gets a gradient, zeros where its outputs are
     not used: leave out those that should get none.
 
     Args:
         bodies: `K` perceptrons of `mlp`, each with an output layer.
-        inputs: `[*, I]` for all, or one of that shape for each.
+        inputs: `[*, I]` for all; or `[K, *, I]`, one for each, if `apart`.
+        apart: whether each has its own input.
 
     Returns:
         `[*, K, O]`, where `O` is the largest number of outputs. Perceptrons of fewer end in zeros, which pass no
         gradient: they are sums over constant zero weights.
     """
     if len(bodies) == 1:
-        (only,) = [inputs] if isinstance(inputs, Tensor) else inputs
-        return bodies[0](only).unsqueeze(-2)
+        return bodies[0](inputs[0] if apart else inputs).unsqueeze(-2)
     first, *rest = zip(*bodies, strict=True)
-    if isinstance(inputs, Tensor):
+    if apart and inputs.stride(0) == 0:
+        batch = inputs.shape[1:-1]
+        x = _AliasProducts.apply(inputs.reshape(len(bodies), -1, inputs.shape[-1]), *_concatenated(first))
+    elif apart:
+        batch = inputs.shape[1:-1]
+        x = _products(first, inputs.reshape(len(bodies), -1, inputs.shape[-1]))
+    else:
         batch = inputs.shape[:-1]
         weight, bias = _concatenated(first)
         x = F.linear(inputs.reshape(-1, inputs.shape[-1]), weight, bias)
-    else:
-        batch = inputs[0].shape[:-1]
-        x = _products(first, torch.stack([part.reshape(-1, part.shape[-1]) for part in inputs]))
     for layers in rest:
         match layers[0]:
             case nn.Linear():
@@ -144,6 +148,33 @@ def _products(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
     """`[K, N, H]` to `[K, N, O]`, each by its own layer."""
     weight, bias = (part.unflatten(0, (len(layers), -1)) for part in _concatenated(layers))
     return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+
+class _AliasProducts(torch.autograd.Function):
+    """`_products` of inputs that are aliases of one: one product for all layers, but a gradient for each alias.
+
+    By batched products the step of 17 heads of 33 outputs takes 1.15 times as long.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """`[K, N, H]` to `[N, K * O]`."""
+        return F.linear(x[0], weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ANN401
+        """Keep what `backward` needs."""
+        x, weight, _ = inputs
+        ctx.count = len(x)
+        ctx.save_for_backward(x[0], weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+        """The gradients of the aliases `[K, N, H]`, of weights and biases."""
+        (gradient,) = gradients
+        x, weight = ctx.saved_tensors
+        apart = torch.bmm(_by_body(gradient, ctx.count), weight.unflatten(0, (ctx.count, -1)))
+        return apart, gradient.T @ x, gradient.sum(0)
 
 
 def _norms(layers: Sequence[nn.LayerNorm], x: Tensor) -> Tensor:

@@ -49,14 +49,17 @@ class Learner:
         self.normaliser = IdentityNormaliser((), 1) if normaliser is None else normaliser
         self.updates = 0
         self.skipped_updates = 0
+        self._active: tuple[str, ...] = ()  # the losses whose weight is not 0, due or not
         self._losses: dict[str, Tensor] = {}
-        self._metrics: dict[str, Tensor] = {}
+        self._metrics: dict[str, Tensor] = {}  # not reduced
+        self._summary: dict[str, Tensor] = {}  # of a checkpoint, until newer metrics replace it
         self._statistics: dict[str, Tensor] = {}
         self._grad_norm: Tensor | None = None
         self._measure = False
+        self._frames = 0
 
     def measure(self) -> None:
-        """Measure the rows at the trunk's output in the next update that computes every loss, for the next report."""
+        """Measure rows and modules in the next update that computes every active loss, for the next report."""
         self._measure = True
 
     def update(self, batch: TensorDictBase, frames: int = 0) -> None:
@@ -69,12 +72,13 @@ class Learner:
         Raises:
             NonFiniteLossError: naming the losses, the update and the first entry of the batch that is not finite.
         """
+        self._frames = frames
         active = self.aggregator.active(self.objective.due(self.updates), frames)
         if active:
-            whole = set(active) == set(self.aggregator.active(self.objective.routes, frames))
-            measured = self._measure and whole
+            self._forget_dropped()
+            measured = self._measure and set(active) == set(self._active)
             try:
-                result = self.engine.step(self.normaliser.batch(batch), active, statistics=measured)
+                result = self.engine.step(self.normaliser.batch(batch), active, frames=frames, statistics=measured)
             except NonFiniteLossError as error:
                 if self.on_nonfinite == "error":
                     origin = first_nonfinite(batch) or "none: look at the network's parameters and the loss itself"
@@ -94,10 +98,16 @@ class Learner:
         self.objective.update_target(self.updates)
 
     def report(self) -> dict[str, float]:
-        """Latest metrics by name; those of a loss that is not computed in every update keep their last value."""
+        """Latest metrics by name.
+
+        Those of a loss that is not computed in every update keep their last value; of one whose weight has become 0, on
+        resume or by a schedule, there are none.
+        """
+        self._forget_dropped()
         metrics: dict[str, Tensor | float] = {f"loss/{name}": loss for name, loss in self._losses.items()}
-        metrics |= {f"loss_weight/{name}": self.aggregator.weight(name) for name in self._losses}
-        metrics |= self.objective.summary(self._metrics) | self._statistics
+        factors = self.aggregator.factors(self._losses, self._frames)
+        metrics |= {f"loss_weight/{name}": factor for name, factor in factors.items()}
+        metrics |= self._reduced() | self._statistics
         self._statistics = {}  # one update's figures, reported once
         self._measure = True  # so that the next report has some, even if no update falls on it
         if self._grad_norm is not None:
@@ -106,14 +116,28 @@ class Learner:
             metrics["skipped_updates"] = self.skipped_updates
         return {name: float(value) for name, value in metrics.items()}
 
+    def _reduced(self) -> dict[str, Tensor]:
+        """The objective's metrics as scalars."""
+        return self._summary | self.objective.summary(self._metrics)
+
+    def _forget_dropped(self) -> None:
+        """Once a loss is dropped, what it left says nothing any more; metrics are not told apart by loss here."""
+        active = self.aggregator.active(self.objective.routes, self._frames)
+        if not set(self._active) <= set(active):
+            self._losses = {name: loss for name, loss in self._losses.items() if name in active}
+            self._metrics, self._summary, self._statistics = {}, {}, {}
+        self._active = active
+
     def state_dict(self) -> dict[str, Any]:
         """Counters, and what the next report would say."""
         return {
             "updates": self.updates,
             "skipped_updates": self.skipped_updates,
             "report": {
+                "frames": self._frames,
+                "active": list(self._active),
                 "losses": dict(self._losses),
-                "metrics": dict(self._metrics),
+                "summary": self._reduced(),
                 "statistics": dict(self._statistics),
                 "grad_norm": self._grad_norm,
                 "measure": self._measure,
@@ -124,7 +148,8 @@ class Learner:
         """Restore what `state_dict` returned."""
         self.updates, self.skipped_updates = state["updates"], state["skipped_updates"]
         report = state["report"]
-        self._losses, self._metrics = dict(report["losses"]), dict(report["metrics"])
+        self._frames, self._active = report["frames"], tuple(report["active"])
+        self._losses, self._metrics, self._summary = dict(report["losses"]), {}, dict(report["summary"])
         self._statistics, self._grad_norm = dict(report["statistics"]), report["grad_norm"]
         self._measure = report["measure"]
 

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mhrl.aggregators import Aliases, stack_rows
 from mhrl.envs import Key, Leaf
 from mhrl.heads import ActionHead, CriticHead
 from mhrl.layout import VALUE, HeadSpec, Layout
@@ -209,11 +210,11 @@ class Network(ActorCritic):
         modules = [self.head(name) for name in heads]
         for group in self._groups(heads, modules):
             names = [heads[i] for i in group]
-            inputs = self._read(names, features, observation)
+            inputs, apart = self._read(names, features, observation)
             if len(group) == 1:  # called as it is: hooks see it, and nothing is joined and split
                 actions[names[0]] = modules[group[0]](inputs)
                 continue
-            joined = type(modules[group[0]]).stacked([modules[i] for i in group], inputs)
+            joined = type(modules[group[0]]).stacked([modules[i] for i in group], inputs, apart=apart)
             actions |= zip(names, joined.split([len(self.specs[name].dims) for name in names], -1), strict=True)
         return actions
 
@@ -258,11 +259,12 @@ class Network(ActorCritic):
         parts = []
         groups = self._groups(names, modules)
         for group in groups:
-            inputs = self._read([names[i] for i in group], features, observation)
+            inputs, apart = self._read([names[i] for i in group], features, observation)
             if len(group) == 1:  # called as it is: hooks see it
                 parts.append(modules[group[0]](inputs, action).unsqueeze(-2))
             else:
-                parts.append(type(modules[group[0]]).stacked([modules[i] for i in group], inputs, action))
+                members = [modules[i] for i in group]
+                parts.append(type(members[0]).stacked(members, inputs, action, apart=apart))
         if len(parts) == 1:
             values = parts[0]
         else:
@@ -287,18 +289,15 @@ class Network(ActorCritic):
         action: Tensor,
     ) -> Tensor:
         """The value of the state that each branch adds, `[*, C, K or 1, 1]`: through the row of its own loss."""
-        if isinstance(features, Mapping):  # `[*, K, F]`: all of a critic's rows at once
-            features = torch.stack([features[name] for name in critics], -2)
-            observation = {key: self._repeat(observation[key], key, len(critics)) for key in self.trunk.keys}
-            action = action.unsqueeze(-2).expand(*action.shape[:-1], len(critics), action.shape[-1])
-            values = self._critics([VALUE], copies, features, observation, action)  # [*, K, C, 1, 1]
-            return values.squeeze(-1).transpose(-3, -2)
+        if isinstance(features, Mapping):  # the rows of all critics at once
+            features = stack_rows(features, critics)
+            observation = {
+                key: observation[key].expand(len(critics), *observation[key].shape) for key in self.trunk.keys
+            }
+            action = action.expand(len(critics), *action.shape)
+            values = self._critics([VALUE], copies, features, observation, action)  # [K, *, C, 1, 1]
+            return values[..., 0, 0].movedim(0, -1).unsqueeze(-1)
         return self._critics([VALUE], copies, features, observation, action)
-
-    def _repeat(self, leaf: Tensor, key: Key, count: int) -> Tensor:
-        """An observation leaf `[*, *shape]` as `[*, count, *shape]`."""
-        at = leaf.dim() - len(self.trunk.spaces[key].shape or ())
-        return leaf.unsqueeze(at).expand(*leaf.shape[:at], count, *leaf.shape[at:])
 
     def _groups(self, names: Sequence[str], modules: Sequence[nn.Module]) -> list[list[int]]:
         """Positions of the heads that are computed together."""
@@ -311,29 +310,28 @@ class Network(ActorCritic):
             self._stacks[key] = list(groups.values())
         return self._stacks[key]
 
-    def _read(self, names: Sequence[str], features: Rows, observation: Mapping[Key, Tensor]) -> Tensor | list[Tensor]:
-        """What heads of equal `in_keys` read: one tensor `[*, I]`, or one for each where their rows differ."""
+    def _read(self, names: Sequence[str], features: Rows, observation: Mapping[Key, Tensor]) -> tuple[Tensor, bool]:
+        """What heads of equal `in_keys` read: `[*, I]`; or `[K, *, I]` and True where their rows differ."""
+        if self.specs[names[0]].in_keys == ("observation",):
+            return self.encoder(observation), False
         features = _shared(features, names)
         if isinstance(features, Tensor):
-            return self._input(names[0], features, observation)
-        return [self._input(name, features[name], observation) for name in names]
+            return self._input(names[0], features, observation), False
+        return self._input(names[0], stack_rows(features, names), observation), True
 
     def _input(self, head: str, features: Tensor, observation: Mapping[Key, Tensor]) -> Tensor:
-        """What a head reads, by its `in_keys`."""
-        match self.specs[head].in_keys:
-            case ("features",):
-                return features
-            case ("observation",):
-                return self.encoder(observation)
-            case _:
-                return torch.cat([features, self.encoder(observation)], -1)
+        """What a head that reads `features` reads, by its `in_keys`."""
+        if self.specs[head].in_keys == ("features",):
+            return features
+        return torch.cat([features, self.encoder(observation).expand(*features.shape[:-1], -1)], -1)
 
 
 def _shared(features: Rows, heads: Sequence[str]) -> Rows:
     """The one tensor that all of `heads` read, where it is one."""
-    if isinstance(features, Tensor) or any(features[name] is not features[heads[0]] for name in heads):
+    if isinstance(features, Tensor) or (isinstance(features, Aliases) and len(heads) > 1):
         return features
-    return features[heads[0]]
+    first = features[heads[0]]
+    return first if all(features[name] is first for name in heads) else features
 
 
 __all__ = ["ActorCritic", "Dueling", "Network", "Rows"]

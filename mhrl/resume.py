@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from mhrl.checkpoint import CheckpointError, load_checkpoint
+from mhrl.checkpoint import CheckpointError, load_checkpoint, targets
 from mhrl.checkpoint_folder import CheckpointFolder
-from mhrl.config import ConfigError, check_config
+from mhrl.config import ConfigError, check_config, group_choice
 from mhrl.run_folder import RunFolder
 
 FIXED = (
@@ -20,6 +21,9 @@ FIXED = (
     *("run_dir", "dry_run", "name"),
 )
 """Keys that a run keeps for life: its envs, its rows in replay, the updates it owes and its folder hang on them."""
+
+SWITCHED = "aggregator"
+"""The group of which a resumed run may choose another file: nothing else depends on its state."""
 
 GROUPS = ("env", "trunk", "objective", "aggregator", "optimizer", "replay", "exploration", "normaliser", "experiment")
 
@@ -34,6 +38,8 @@ class Resumption:
         state: its content.
         config: its config, under the command line's values.
         notes: files that could not be read, and what the command line changed, a sentence each.
+        choices: the files that the command line chose from config groups.
+        fresh: entries of the checkpoint that are not taken over: what they are the state of is another thing now.
     """
 
     folder: RunFolder
@@ -41,6 +47,8 @@ class Resumption:
     state: Mapping[str, Any]
     config: dict[str, Any]
     notes: tuple[str, ...]
+    choices: Mapping[str, str] = field(default_factory=dict)
+    fresh: tuple[str, ...] = ()
 
 
 def resume(path: str, overrides: Sequence[str], *, trust_config: bool = False) -> Resumption:
@@ -105,13 +113,15 @@ def _prepare(
         raise ConfigError(f"{file} has no entry {missing[0]!r}: it cannot be resumed{hint}")
     config, conflicts = merge(state["config"], overrides)
     config = check_config(config)
+    fresh = () if _built_from(config[SWITCHED]) == _built_from(state["config"][SWITCHED]) else (SWITCHED,)
     frames = state["counters"]["frames"]
     if config["total_frames"] <= frames:
         raise ConfigError(
             f"total_frames is {config['total_frames']} and the checkpoint {file.name} is at {frames} frames: "
             f"there is nothing left to do; to go on, add total_frames={2 * frames}"
         )
-    return Resumption(folder, file, state, config, (*torn, *conflicts))
+    choices = {one.key_or_group: one.value() for one in _parsed(overrides) if _switches(one)}
+    return Resumption(folder, file, state, config, (*torn, *conflicts), choices, fresh)
 
 
 def merge(config: Mapping[str, Any], overrides: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -121,10 +131,13 @@ def merge(config: Mapping[str, Any], overrides: Iterable[str]) -> tuple[dict[str
         ConfigError: for a group, a deletion, or another value of a key that a run keeps for life.
     """
     merged = OmegaConf.create(deepcopy(dict(config)))
-    conflicts = []
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    conflicts, switched = [], False
+    for override in sorted(_parsed(overrides), key=_switches, reverse=True):  # single values go over a chosen file
         key, given = override.key_or_group, override.input_line
         if key in ("resume", "trust_config"):
+            continue
+        if _switches(override):
+            switched, merged[key] = True, group_choice(key, override.value())
             continue
         if key in GROUPS or override.package is not None or "@" in key or "/" in key:
             raise ConfigError(f"{given}: a resumed run keeps its {key}; leave it out, and set single values only")
@@ -139,8 +152,44 @@ def merge(config: Mapping[str, Any], overrides: Iterable[str]) -> tuple[dict[str
             if _is_fixed(place):
                 words = f"{given}: a resumed run keeps {place}, which is {before}"
                 raise ConfigError(f"{words}; start a new run to change it")
-            conflicts.append(f"{place} is {before} in the checkpoint, {after} on the command line, which wins")
-    return OmegaConf.to_container(merged, resolve=True), tuple(conflicts)
+            if not (switched and place.startswith(f"{SWITCHED}.")):
+                conflicts.append(_conflict(place, before, after))
+    plain = OmegaConf.to_container(merged, resolve=True)
+    if switched:
+        conflicts += _differences(config[SWITCHED], plain[SWITCHED])
+    return plain, tuple(conflicts)
+
+
+def _parsed(overrides: Iterable[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(overrides))
+
+
+def _switches(override: Override) -> bool:
+    """Whether an override chooses a file that may be chosen on resume."""
+    plain = override.package is None and not override.is_delete() and not override.is_add()
+    return override.key_or_group == SWITCHED and plain and isinstance(override.value(), str)
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What another file of the group changes: all, or some fields."""
+    old, new = _built_from(before), _built_from(after)
+    if old != new:
+        return [f"{_conflict(SWITCHED, old, new)}, with a fresh state"]
+    keys = dict.fromkeys((*before, *after))
+    return [
+        _conflict(f"{SWITCHED}.{key}", before.get(key), after.get(key))
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _built_from(node: Mapping[str, Any]) -> str:
+    """The classes that a node of the config names, its own and those of its arguments: whose state it has."""
+    return " with ".join(target for _, target in targets(node))
+
+
+def _conflict(key: str, before: Any, after: Any) -> str:  # noqa: ANN401
+    return f"{key} is {before} in the checkpoint, {after} on the command line, which wins"
 
 
 def _places(key: str, config: Mapping[str, Any], given: str) -> list[str]:

@@ -34,6 +34,7 @@ def run_info(
         timid: branches that hardly explore, see `ActionNoise`.
     """
     shared = any(True for _ in network.trunk.parameters())
+    aggregator = objective.aggregator
     return RunInfo(
         version=mhrl.__version__,
         experiment=config["name"],
@@ -43,6 +44,7 @@ def run_info(
         total_frames=config["total_frames"],
         wandb=wandb,
         run_dir=run_dir,
+        aggregator=aggregator.label,
         config=dict(config),
         heads=tuple(_head_row(name, config, network) for name in network.specs),
         losses=tuple(
@@ -52,6 +54,7 @@ def run_info(
                 weight=config["losses"][name]["weight"],
                 trunk_factor=config["losses"][name]["trunk_grad"] if shared else None,
                 row=objective.row_of[name],
+                rule=aggregator.sets(name),
             )
             for name, modules in objective.routes.items()
         ),
@@ -65,10 +68,15 @@ def _notes(config: Mapping[str, Any], network: Network, objective: Objective, ti
     if not any(True for _ in network.trunk.parameters()):
         trunk = config["trunk"]["_target_"].rsplit(".", 1)[-1]
         yield f"{trunk} has no parameters: the losses meet in no trunk, there is nothing to balance"
-    trained = {module for name, modules in objective.routes.items() if losses[name]["weight"] for module in modules}
+    computed = {name for name, loss in losses.items() if loss["weight"]}
+    trained = {module for name, modules in objective.routes.items() if name in computed for module in modules}
     blind = [name for name in network.proposing if losses.get(name, {}).get("weight")]
     if blind and not any(f"head_{critic}" in trained for critic in network.critics):
         yield f"no loss trains a critic, which {', '.join(blind)} would follow"
+    rows = objective.rows(name for name, modules in objective.routes.items() if "trunk" in modules and name in computed)
+    if objective.aggregator.balances and len(rows) < 2:
+        words = f"all losses reach the trunk by row {rows[0]}" if rows else "no loss reaches the trunk"
+        yield f"{objective.aggregator.label} has nothing to balance: {words}"
     if dropped := [name for name, loss in losses.items() if loss["weight"] == 0]:
         yield f"weight 0, not computed: {', '.join(dropped)}"
     if rising := [name for name, loss in losses.items() if loss["weight"] < 0]:

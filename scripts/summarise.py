@@ -4,34 +4,29 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from _runs import Run
 
 RETURN = "eval/return_mean"
-_MISSING = object()
 
 
-def read(run: Path, by: Sequence[str]) -> tuple[str, int, dict[int, float]]:
+def read(folder: Path, by: Sequence[str]) -> tuple[str, int, dict[int, float]]:
     """What a run is called, its seed, and `{frames: mean return}` of its evaluations.
 
     Args:
-        run: a run folder.
+        folder: a run folder.
         by: config keys whose values are part of the name.
 
     Raises:
         SystemExit: if it is no run folder, has no evaluation, or lacks a key.
     """
-    try:
-        config = OmegaConf.load(run / "config.yaml")
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"{run} is no run folder: {error}") from error
-    evaluations = {row["frames"]: row[RETURN] for row in rows if RETURN in row}
-    if not evaluations:
-        raise SystemExit(f"{run}: no evaluation in metrics.jsonl")
-    return " ".join([config.name, *(f"{key}={_at(config, key, run)}" for key in by)]), config.seed, evaluations
+    run = Run(folder)
+    frames, returns = run.metric(RETURN)
+    if not len(frames):
+        raise SystemExit(f"{folder}: no evaluation in metrics.jsonl")
+    name = " ".join([run.setting("name"), *(f"{key}={run.setting(key)}" for key in by)])
+    return name, run.setting("seed"), dict(zip(frames.astype(int).tolist(), returns.tolist(), strict=True))
 
 
 def value_at(evaluations: Mapping[int, float], frames: int | None, window: int) -> float:
@@ -40,14 +35,6 @@ def value_at(evaluations: Mapping[int, float], frames: int | None, window: int) 
         return float("nan")
     seen = [value for at, value in sorted(evaluations.items()) if frames is None or at <= frames]
     return float(np.mean(seen[-window:]))
-
-
-def _at(config: DictConfig | ListConfig, key: str, run: Path) -> Any:  # noqa: ANN401
-    """A value of a run's config."""
-    found = OmegaConf.select(config, key, default=_MISSING)
-    if found is _MISSING:
-        raise SystemExit(f"{run}: its config has no {key}")
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

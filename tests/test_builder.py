@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from torch import nn
 
 from mhrl import builder
+from mhrl.aggregators import BackwardAggregator
 from mhrl.config import ConfigError
 from mhrl.engine import EagerEngine
 from mhrl.envs import EnvSpaces, Leaf
@@ -40,7 +42,8 @@ def config_of(heads=None, losses=None, trunk=None, **rest):
 
 def objective_of(config):
     network = builder.build_network(config, builder.build_trunk(config, SPACES), SPACES)
-    return builder.build_objective(config, network, builder.build_aggregator(config, network.proposing))
+    aggregator = builder.build_aggregator(config, network.proposing, network.trunk)
+    return builder.build_objective(config, network, aggregator)
 
 
 def test_each_head_gets_the_bounds_of_its_dimensions_in_its_order():
@@ -115,11 +118,135 @@ def test_out_of_memory_names_the_keys_to_lower():
 
 
 def test_weights_and_trunk_grad_reach_the_aggregator():
-    aggregator = builder.build_aggregator(
-        config_of(losses={"arm": {"weight": 0.3}, "value": {"trunk_grad": 0.5}}), ("arm", "gripper")
-    )
+    aggregator = aggregator_of(listed={"arm": {"weight": 0.3}, "value": {"trunk_grad": 0.5}})
     assert aggregator.weight("arm") == 0.3 and aggregator.weight("gripper") == aggregator.weight("value") == 1.0
     assert aggregator.trunk_grad("value") == 0.5 and aggregator.trunk_grad("actor") == 1.0
+
+
+def aggregator_of(kind="WeightedSum", *, listed=None, trunk=None, **options):
+    config = config_of(losses=listed, aggregator={"_target_": f"mhrl.aggregators.{kind}", **options})
+    return builder.build_aggregator(config, ("arm", "gripper"), nn.Linear(2, 2) if trunk is None else trunk)
+
+
+class Unnamed(BackwardAggregator):
+    """A rule of one's own that has no name."""
+
+    balances = True
+
+    def combine(self, rows):
+        return rows.sum(0)
+
+
+def test_a_rule_that_balances_gets_the_trunks_parameters_and_refuses_a_trunk_without():
+    trunk = nn.Linear(2, 2)
+    rule = aggregator_of("IMTLG", trunk=trunk, level="params")
+    assert rule.label == "imtl_g@params" and rule._shared == [*trunk.parameters()]
+    for kind in ("IMTLG", "GradNorm"):
+        with pytest.raises(ConfigError, match=r"aggregator=(imtl_g|gradnorm) has nothing to balance: Identity has no"):
+            aggregator_of(kind, trunk=nn.Identity())
+    config = config_of(losses=None, aggregator={"_target_": f"{__name__}.Unnamed"})
+    with pytest.raises(ConfigError, match=r"aggregator=Unnamed has nothing to balance"):
+        builder.build_aggregator(config, (), nn.Identity())
+
+
+def test_adaptive_rules_know_all_losses_and_the_objectives_rows():
+    losses = {"arm": {"weight": 0.0}, "gripper": {"weight": 2.0}}
+    config = config_of(losses=losses, aggregator={"_target_": "mhrl.aggregators.GradNorm"})
+    aggregator = objective_of(config).aggregator
+    assert aggregator.losses == ("arm", "gripper", "value") and aggregator.weight("gripper") == 2.0
+    assert aggregator.row_of == {"arm": "actor", "gripper": "actor", "value": "value"}
+
+
+@pytest.mark.parametrize(("kind", "options"), [("Uncertainty", {}), ("DWA", {}), ("GradNorm", {"alpha": 0.1})])
+def test_losses_that_will_be_negative_are_refused_where_they_cannot_be_taken_unless_their_weight_is_0(kind, options):
+    losses = {"gripper": {"weight": 0.0}}
+    config = config_of(losses=losses, aggregator={"_target_": f"mhrl.aggregators.{kind}", **options})
+    said = (
+        r"aggregator: loss 'arm' is known to become negative: \w+ needs losses that are never negative; upgrad, gradn"
+    )
+    with pytest.raises(ConfigError, match=said):
+        objective_of(config)
+    losses["arm"] = {"weight": 0.0}
+    assert objective_of(config_of(losses=losses, aggregator=config["aggregator"])).signed == ("arm", "gripper")
+    objective_of(config_of(aggregator={"_target_": "mhrl.aggregators.GradNorm", "alpha": 0.0}))
+
+
+@pytest.mark.parametrize("lr", [None, 0.5])
+def test_an_aggregators_own_parameters_are_a_group_without_decay(lr):
+    losses = {name: {"weight": 0.0} for name in ("arm", "gripper")}
+    config = config_of(losses=losses, aggregator={"_target_": "mhrl.aggregators.Uncertainty", "lr": lr})
+    config["optimizer"] |= {"weight_decay": 0.1}
+    objective = objective_of(config)
+    network, own = builder.build_optimizer(config, objective).param_groups
+    assert own["param_names"] == [f"aggregator.log_variance_{name}" for name in ("arm", "gripper", "value")]
+    assert (own["lr"], own["weight_decay"]) == (0.01 if lr is None else 0.5, 0.0)
+    assert (network["lr"], network["weight_decay"]) == (0.01, 0.1)
+    assert {id(p) for p in own["params"]} == {id(p) for p in objective.aggregator.parameters()}
+
+
+def test_a_rate_of_the_aggregators_state_makes_no_group():
+    config = config_of(aggregator={"_target_": "mhrl.aggregators.GradNorm", "lr": 0.5})
+    assert [group["lr"] for group in builder.build_optimizer(config, objective_of(config)).param_groups] == [0.01]
+
+
+def test_schedules_are_by_loss_or_by_leaf_and_the_losses_own_name_wins():
+    linear = {"kind": "linear", "frames": [0.0, 1e1], "values": [1, 0]}
+    schedules = {"gripper": {"kind": "constant", "values": [5]}, "action": linear}
+    rule = aggregator_of("Schedule", listed={"arm": {"weight": 2.0}}, schedules=schedules)
+    assert [rule.weight(name, 5) for name in ("arm", "gripper", "value")] == [1.0, 5.0, 1.0]
+    assert aggregator_of("Schedule").weight("arm", 5) == aggregator_of("Schedule", schedules=None).weight("arm", 5) == 1
+
+
+@pytest.mark.parametrize(
+    ("schedules", "said"),
+    [
+        ({"vlaue": {}}, r"unknown loss aggregator.schedules.vlaue: did you mean value\?"),
+        ({"value": 3}, r"aggregator.schedules.value is 3: a mapping of kind, frames and values is expected"),
+        ([1], r"aggregator.schedules is \[1\]: a mapping of losses is expected"),
+        (
+            {"value": {"kind": "liner", "values": [1]}},
+            r"schedules.value.kind is 'liner': constant, linear, cosine or p",
+        ),
+        (
+            {"value": {"kind": "linear", "valeus": [1]}},
+            r"unknown key aggregator.schedules.value.valeus: did you mean val",
+        ),
+        ({"value": {"kind": "linear"}}, r"aggregator.schedules.value.values is missing: a list of numbers is expected"),
+        ({"value": {"kind": "linear", "values": 1}}, r"schedules.value.values is 1: a list of numbers is expected"),
+        (
+            {"value": {"kind": "linear", "values": [1], "frames": [0.5]}},
+            r"value.frames is \[0.5\]: a list of whole num",
+        ),
+        (
+            {"value": {"kind": "linear", "values": [1, 2], "frames": [9, 5]}},
+            r"schedules.value: frames is \[9, 5\]: grow",
+        ),
+        (
+            {"value": {"kind": "linear", "values": [1], "frames": [9, 5]}},
+            r"schedules.value: values is \[1.0\] and frames",
+        ),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused_by_key(schedules, said):
+    with pytest.raises(ConfigError, match=said):
+        aggregator_of("Schedule", schedules=schedules)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("DWA", {"windwo": 3}, r"unknown key aggregator.windwo: did you mean window\?"),
+        ("DWA", {"window": 0}, r"aggregator: window is 0: a positive whole number is expected"),
+        ("DWA", {"window": 1.5}, r"aggregator.window is 1.5: a whole number is expected"),
+        ("GradNorm", {"alpha": "much"}, r"aggregator.alpha is 'much': a number is expected"),
+        ("Uncertainty", {"losses": ["a"]}, r"unknown key aggregator.losses"),
+        ("Uncertainty", {"rows": "loss"}, r"aggregator.rows is 'loss': objectives or losses is expected"),
+        ("WeightedSums", {}, r"aggregator._target_=mhrl.aggregators.WeightedSums cannot be imported"),
+    ],
+)
+def test_fields_of_aggregators_are_checked(kind, options, said):
+    with pytest.raises(ConfigError, match=said):
+        aggregator_of(kind, **options)
 
 
 @pytest.mark.parametrize(

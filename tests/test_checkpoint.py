@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mhrl import checkpoint as checkpoint_module
-from mhrl.aggregators import WeightedSum
+from mhrl.aggregators import DWA, WeightedSum
 from mhrl.checkpoint import (
     CheckpointError,
     TornCheckpointError,
@@ -113,6 +113,13 @@ def test_g01_a_state_that_does_not_fit_is_refused_by_key(make_network, make_batc
     loaded = load_checkpoint(tmp_path / "last.pt")
     with pytest.raises(CheckpointError, match=rf"(?s)last.pt: entry 'network' does not fit.*{message}"):
         load_module(objective.network, loaded["network"], "network", tmp_path / "last.pt")
+
+
+def test_g01_the_extra_state_of_other_losses_is_refused_with_the_file(tmp_path):
+    rule, other = DWA(losses=["arm", "value"]), DWA(losses=["arm", "leg"])
+    message = r"last.pt: entry 'aggregator' does not fit.*the state is that of the losses \('arm', 'value'\)"
+    with pytest.raises(CheckpointError, match=message):
+        load_module(other, rule.state_dict(), "aggregator", tmp_path / "last.pt")
 
 
 @pytest.mark.parametrize("key", checkpoint_module.ENTRIES)

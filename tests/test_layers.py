@@ -99,6 +99,13 @@ def make_bodies(outputs, widths=(), *, inputs=3, **options):
     return bodies
 
 
+def together(bodies, inputs):
+    """`stacked`, with one input for all or a list of one for each."""
+    if isinstance(inputs, torch.Tensor):
+        return stacked(bodies, inputs)
+    return stacked(bodies, torch.stack(inputs), apart=True)
+
+
 def one_by_one(bodies, inputs):
     """The oracle: each perceptron's own forward pass, zeros behind it."""
     inputs = [inputs] * len(bodies) if isinstance(inputs, torch.Tensor) else inputs
@@ -141,7 +148,7 @@ def test_stacked_is_a_loop_in_value_and_gradient(outputs, widths, activation, la
     bodies = make_bodies(outputs, widths, activation=activation, layer_norm=layer_norm)
     inputs = make_inputs(*batch, 3) if shared else make_inputs(*batch, 3, count=len(outputs))
     before = [x.detach().clone() for x in ([inputs] if shared else inputs)]
-    found, right = stacked(bodies, inputs), one_by_one(bodies, inputs)
+    found, right = together(bodies, inputs), one_by_one(bodies, inputs)
     assert found.shape == (*batch, len(outputs), max(outputs))
     assert_close(found, right)
     arguments = [*bodies.parameters(), *([inputs] if shared else inputs)]
@@ -158,7 +165,7 @@ WIDTHS = pytest.mark.parametrize("widths", [[], [4]])
 def test_padding_is_exactly_zero_and_passes_no_gradient(widths, shared):
     bodies = make_bodies([1, 3, 2], widths, layer_norm=True)
     inputs = make_inputs(5, 3) if shared else make_inputs(5, 3, count=3)
-    values = stacked(bodies, inputs)
+    values = together(bodies, inputs)
     padding = torch.tensor([[False, True, True], [False, False, False], [False, False, True]])
     assert (values[:, padding] == 0).all()
     arguments = [*bodies.parameters(), *([inputs] if shared else inputs)]
@@ -189,7 +196,7 @@ def test_padding_does_not_leak_through_a_consumer_that_masks_it(reduce, widths, 
         "logsumexp": lambda v: v.logsumexp(-1),
     }[reduce]
     each = [inputs] * 3 if shared else inputs
-    found = padded(stacked(bodies, inputs))
+    found = padded(together(bodies, inputs))
     right = torch.stack([alone(body(x)) for body, x in zip(bodies, each, strict=True)], -1)
     assert_close(found, right)
     assert_same_gradients(found, right, [*bodies.parameters(), *([inputs] if shared else inputs)])
@@ -200,7 +207,7 @@ def test_padding_does_not_leak_through_a_consumer_that_masks_it(reduce, widths, 
 def test_stacked_twins_are_the_same_to_the_bit(widths, shared):
     (body,) = make_bodies([2], widths)
     x = make_inputs(5, 3)
-    values = stacked([body, make_target(body), body], x if shared else [x, x, x])
+    values = together([body, make_target(body), body], x if shared else [x, x, x])
     assert torch.equal(values[:, 0], values[:, 1]) and torch.equal(values[:, 0], values[:, 2])
 
 
@@ -208,7 +215,7 @@ def test_stacked_twins_are_the_same_to_the_bit(widths, shared):
 def test_one_perceptron_gives_the_bits_of_its_forward(widths):
     body, x = mlp(3, widths, 2), torch.randn(7, 3)
     assert torch.equal(stacked([body], x), body(x).unsqueeze(-2))
-    assert torch.equal(stacked([body], [x]), body(x).unsqueeze(-2))
+    assert torch.equal(together([body], [x]), body(x).unsqueeze(-2))
 
 
 @SHARED
@@ -230,10 +237,10 @@ def test_stacked_in_func(shared):
             return self.run(self.bodies, inputs)
 
     parameters = {f"bodies.{name}": parameter for name, parameter in parameters.items()}
-    found, right = (torch.func.grad(loss, argnums=(0, 1))(parameters, inputs, run) for run in (stacked, one_by_one))
+    found, right = (torch.func.grad(loss, argnums=(0, 1))(parameters, inputs, run) for run in (together, one_by_one))
     torch.utils._pytree.tree_map(assert_close, found, right)
     with torch.no_grad():
-        value, pull = torch.func.vjp(lambda inputs: stacked(bodies, inputs), inputs)
+        value, pull = torch.func.vjp(lambda inputs: together(bodies, inputs), inputs)
         right, pull_right = torch.func.vjp(lambda inputs: one_by_one(bodies, inputs), inputs)
         assert_close(value, right)
         torch.utils._pytree.tree_map(assert_close, pull(value), pull_right(value))
@@ -245,7 +252,7 @@ def test_stacked_targets_whose_parameters_are_buffers(shared):
     target = make_target(bodies)
     assert not list(target.parameters())
     inputs = make_inputs(5, 3) if shared else make_inputs(5, 3, count=2)
-    found, right = stacked(target, inputs), one_by_one(bodies, inputs)
+    found, right = together(target, inputs), one_by_one(bodies, inputs)
     assert_close(found, right)
     assert_same_gradients(found, right, [inputs] if shared else inputs)
 
@@ -264,7 +271,7 @@ def test_stacked_compiles_as_one_graph(shared):
     inputs = make_inputs(5, 3) if shared else make_inputs(5, 3, count=2)
 
     def gradient(inputs):
-        return torch.func.grad(lambda inputs: stacked(bodies, inputs).square().sum())(inputs)
+        return torch.func.grad(lambda inputs: together(bodies, inputs).square().sum())(inputs)
 
     # The graph is what matters; its translation to machine code takes 20 s.
     compiled = torch.compile(gradient, fullgraph=True, backend="aot_eager")
@@ -290,3 +297,26 @@ def test_side_by_side_leaves_the_padding_out():
     outputs = torch.tensor([[[1.0, 0.0], [2.0, 3.0]]])
     assert side_by_side(outputs, [1, 2]).tolist() == [[1.0, 2.0, 3.0]]
     assert side_by_side(outputs, [2, 2]).tolist() == [[1.0, 0.0, 2.0, 3.0]]
+
+
+@WIDTHS
+@pytest.mark.parametrize("batch", [(5,), (2, 3)])
+def test_aliases_of_one_input_are_one_product_and_get_a_gradient_each(widths, batch):
+    bodies = make_bodies([1, 3, 2], widths, layer_norm=True)
+    (x,) = make_inputs(*batch, 3, count=1)
+    aliases = x.detach().expand(3, *x.shape).requires_grad_()
+    copies = x.detach().repeat(3, *[1] * x.dim()).requires_grad_()
+    found, right = stacked(bodies, aliases, apart=True), stacked(bodies, copies, apart=True)
+    assert_close(found, right)
+    cotangent = torch.randn_like(right)
+    ours = torch.autograd.grad(found, [*bodies.parameters(), aliases], cotangent)
+    theirs = torch.autograd.grad(right, [*bodies.parameters(), copies], cotangent)
+    for own, other in zip(ours, theirs, strict=True):
+        assert_close(own, other)
+    assert ours[-1].shape == (3, *x.shape) and not torch.equal(ours[-1][0], ours[-1][1])
+
+    def loss(x, run):
+        return run(x.expand(3, *x.shape)).square().sum()
+
+    shared = torch.func.grad(loss)(x.detach(), lambda x: stacked(bodies, x, apart=True))
+    assert_close(shared, torch.func.grad(loss)(x.detach(), lambda x: stacked(bodies, x + 0.0, apart=True)))

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, MultiDiscrete
 from tensordict import TensorDict
 from torch import nn
 
@@ -180,7 +180,7 @@ def test_report_names_losses_weights_and_the_norm(make_toy):
     learner.measure()
     learner.update(batch)
     report = learner.report()
-    assert {name for name in report if not name.startswith("trunk/")} == {
+    assert {name for name in report if not name.startswith(("trunk/", "module/"))} == {
         "loss/a",
         "loss/b",
         "loss_weight/a",
@@ -188,7 +188,7 @@ def test_report_names_losses_weights_and_the_norm(make_toy):
         "grad/norm",
     }
     assert report["loss/b"] == pytest.approx(right) and report["loss_weight/b"] == 2.0
-    assert {"trunk/grad_norm/a", "trunk/grad_cos/a__b"} < report.keys()
+    assert {"trunk/grad_norm/a", "trunk/grad_cos/a__b", "module/a/update_ratio"} < report.keys()
     assert all(type(value) is float for value in report.values())
 
 
@@ -217,14 +217,16 @@ def test_rows_are_measured_in_the_first_whole_update_and_reported_once(make_netw
     learner, batch = learner_of(ValueBased(network, WeightedSum(), policy_delay=2)), make_batch(network)
     learner.measure()
     learner.update(batch)  # the value loss alone
-    assert not any(name.startswith("trunk/") for name in learner.report())
+    assert not any(name.startswith(("trunk/", "module/")) for name in learner.report())
     learner.update(batch)
     report = learner.report()
     assert {"trunk/grad_share/actor", "trunk/grad_share/value", "trunk/grad_cos/actor__value"} < report.keys()
-    assert not any(name.startswith("trunk/") for name in learner.report())
+    modules = ("trunk", "head_arm", "head_gripper", "head_value")
+    assert {name for name in report if name.endswith("update_ratio")} == {f"module/{m}/update_ratio" for m in modules}
+    assert not any(name.startswith(("trunk/", "module/")) for name in learner.report())
     learner.update(batch)
     learner.update(batch)
-    assert "trunk/grad_share/actor" in learner.report()  # a report asks for the next one's
+    assert {"trunk/grad_share/actor", "module/trunk/grad_norm"} < learner.report().keys()  # a report asks for the next
 
 
 def test_first_nonfinite_finds_key_and_row():
@@ -258,6 +260,76 @@ def test_the_state_brings_counters_and_the_next_report_back(make_network, make_b
     said = learner.report()
     assert other.report() == said and "loss/arm" in said and "trunk/grad_norm/value" in said
     assert other.state_dict()["report"]["measure"] is True
+
+
+def test_a_report_after_a_resume_needs_no_update(make_network, make_batch):
+    class Fading(WeightedSum):
+        def factors(self, losses, frames=0):
+            return dict.fromkeys(losses, float(frames))
+
+    network = make_network()
+    objective = ValueBased(network, Fading())
+    learner, other = learner_of(objective), learner_of(objective)
+    learner.update(make_batch(network), frames=70)
+    state = learner.state_dict()
+    # Scalars: a checkpoint holds no batch.
+    assert all(
+        value.dim() == 0 for value in (*state["report"]["summary"].values(), *state["report"]["losses"].values())
+    )
+    other.load_state_dict(state)
+    said = other.report()
+    assert said == learner.report() and said["loss_weight/value"] == 70.0 and "head/arm/saturation" in said
+    other.update(make_batch(network, seed=2), frames=71)
+    assert other.report()["head/arm/action_gradient"] != said["head/arm/action_gradient"]
+
+
+def dropping(objective, *losses):
+    objective.aggregator = WeightedSum(dict.fromkeys(losses, 0.0))
+    return learner_of(objective)
+
+
+@pytest.mark.parametrize("dropped", ["arm", "value"])
+def test_of_a_loss_that_a_resumed_run_drops_nothing_is_said(make_network, make_batch, dropped):
+    network = make_network()
+    learner, batch = learner_of(ValueBased(network, WeightedSum())), make_batch(network)
+    learner.measure()
+    learner.update(batch)
+    state = learner.state_dict()  # with figures of rows and modules that no report has had yet
+    said = {name for name in learner.report() if not name.startswith(("trunk/", "module/"))}
+    assert {f"loss/{dropped}", f"loss_weight/{dropped}"} < said
+    resumed = dropping(learner.objective, dropped)
+    resumed.load_state_dict(state)
+    assert not any(dropped in name for name in resumed.report())
+    resumed.update(batch)
+    found = resumed.report()
+    assert not any(dropped in name for name in found if not name.startswith("module/"))
+    kept = {name for name in said if dropped not in name}
+    assert kept <= found.keys() and "loss/gripper" in kept
+
+
+@pytest.mark.parametrize("loss_reduction", ["per_branch", "mean_q"])
+def test_a_schedule_that_drops_a_loss_takes_its_figures_along(make_agent, make_batch, loss_reduction):
+    class Until(WeightedSum):
+        """Weight 0 for the first branch from 10 frames on."""
+
+        def weight(self, loss, frames=0):
+            return 0.0 if loss == "action_0" and frames >= 10 else 1.0
+
+    network = make_agent(MultiDiscrete([3, 2, 4]))
+    learner = learner_of(ValueBased(network, Until(), loss_reduction=loss_reduction))
+    branches = ["action_0", "action_1", "action_2"]
+    td = branches if loss_reduction == "per_branch" else ["value"]
+    for frames in (9, 10, 11):
+        learner.update(make_batch(network, seed=frames), frames)
+        found = learner.report()
+        left = td[1:] if frames >= 10 and len(td) > 1 else td
+        assert [name for name in found if name.endswith("/target_gap")] == [f"head/{loss}/target_gap" for loss in left]
+        assert [name for name in found if name.startswith("loss")] == [
+            *(f"loss/{loss}" for loss in left),
+            *(f"loss_weight/{loss}" for loss in left),
+        ]
+        used = left if len(td) > 1 else branches
+        assert [name for name in found if name.endswith("/bin_usage")] == [f"head/{name}/bin_usage" for name in used]
 
 
 def test_the_normaliser_comes_before_the_objective_and_replay_stays_raw(make_network, make_batch):

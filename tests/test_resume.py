@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import pytest
+from hydra import initialize_config_dir
 
 from mhrl.config import ConfigError
 from mhrl.resume import merge
 
+CONFIGS = Path(__file__).parents[1] / "configs"
 CONFIG = {
     "seed": 1,
     "num_envs": 2,
@@ -11,6 +15,7 @@ CONFIG = {
     "heads": {"arm": {"kind": "deterministic", "lr": 0.1, "widths": [8]}},
     "env": {"id": "Pendulum-v1", "kwargs": {"g": 9.8}},
     "eval": {"every": 10},
+    "aggregator": {"_target_": "mhrl.aggregators.DWA", "rows": "objectives", "window": 50, "temperature": 2.0},
 }
 
 
@@ -48,6 +53,10 @@ def test_what_is_said_again_is_no_conflict():
         ("+env.kwargs.h=1", "keeps env.kwargs.h, which is None"),
         ("heads.arm.kind=linear", "keeps heads.arm.kind, which is deterministic"),
         ("trunk._target_=os.system", "keeps trunk._target_"),
+        ("aggregator._target_=mhrl.aggregators.WeightedSum", "keeps aggregator._target_"),
+        ("+aggregator=weighted_sum", "keeps its aggregator"),
+        ("~aggregator", "keeps its aggregator"),
+        ("aggregator={window: 3}", "keeps its aggregator"),
         ("~trunk.lr", "nothing can be deleted"),
     ],
 )
@@ -55,6 +64,46 @@ def test_what_a_run_keeps_for_life(override, said):
     with pytest.raises(ConfigError) as error:
         merge(CONFIG, [override])
     assert said in str(error.value) and str(error.value).startswith(override)
+
+
+@pytest.fixture
+def hydra():
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        yield
+
+
+def test_another_aggregator_takes_the_place_of_the_old_one_and_single_values_go_over_it(hydra):
+    for said in (["aggregator=gradnorm", "aggregator.alpha=0.5"], ["aggregator.alpha=0.5", "aggregator=gradnorm"]):
+        config, conflicts = merge(CONFIG, said)
+        assert config["aggregator"] == {
+            **{"_target_": "mhrl.aggregators.GradNorm", "rows": "objectives", "lr": 0.025, "alpha": 0.5}
+        }
+        assert conflicts == (
+            "aggregator is mhrl.aggregators.DWA in the checkpoint, mhrl.aggregators.GradNorm on the command line, "
+            "which wins, with a fresh state",
+        )
+
+
+def test_another_weighting_in_the_same_aggregator_begins_with_a_fresh_state(hydra):
+    weighting = {"_target_": "torchjd.aggregation.GradVacWeighting", "beta": 0.1}
+    config = {**CONFIG, "aggregator": {"_target_": "mhrl.aggregators.TorchJD", "weighting": weighting}}
+    _, conflicts = merge(config, ["aggregator=torchjd"])
+    assert conflicts == (
+        "aggregator is mhrl.aggregators.TorchJD with torchjd.aggregation.GradVacWeighting in the checkpoint, "
+        "mhrl.aggregators.TorchJD with torchjd.aggregation.DualProjWeighting on the command line, which wins, with a "
+        "fresh state",
+    )
+
+
+def test_the_same_aggregator_said_again_is_that_of_its_file_and_what_the_command_line_adds(hydra):
+    config, conflicts = merge(CONFIG, ["aggregator=dwa"])
+    assert config["aggregator"]["window"] == 1000
+    assert conflicts == ("aggregator.window is 50 in the checkpoint, 1000 on the command line, which wins",)
+    assert merge(CONFIG, ["aggregator=dwa", "aggregator.window=50"]) == (CONFIG, ())
+    with pytest.raises(
+        ConfigError, match=r"aggregator=gradnrom is no file in configs/aggregator: did you mean gradnorm"
+    ):
+        merge(CONFIG, ["aggregator=gradnrom"])
 
 
 def test_a_leafs_name_stands_for_all_its_heads_and_losses():

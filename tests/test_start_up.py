@@ -2,7 +2,7 @@ from pathlib import Path
 
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from mhrl.aggregators import WeightedSum
+from mhrl.aggregators import DWA, IMTLG, Curve, Schedule, WeightedSum
 from mhrl.exploration import ActionNoise, Gaussian
 from mhrl.objectives import ValueBased
 from mhrl.start_up import run_info
@@ -44,6 +44,7 @@ def test_it_says_who_covers_what_and_which_loss_trains_what(make_network):
         ("value", ("head_value", "trunk"), 1.0, 1.0, "value"),
     ]
     assert info.env == "my_envs.Reach" and info.experiment == "demo" and info.seed == 3
+    assert info.aggregator == "weighted_sum" and {row.rule for row in info.losses} == {""}
     assert info.notes == ("weight 0, not computed: right",)
 
 
@@ -79,6 +80,32 @@ def test_branches_say_among_how_many_values_they_choose(make_agent):
         "x": "x",
         "value": "V(s, x)",
     }
+
+
+def of_rule(network, aggregator, config=None):
+    config = config_of(network) if config is None else config
+    return run_info(config, network, ValueBased(network, aggregator), "", Path("run"))
+
+
+def test_what_a_rule_puts_on_the_losses_is_said(make_agent):
+    network = make_agent(MultiDiscrete([2, 3]))
+    info = of_rule(network, Schedule(schedules={"action_1": Curve("cosine", [1.0, 0.5], [0, 10])}))
+    assert info.aggregator == "schedule"
+    assert {row.name: row.rule for row in info.losses} == {"action_0": "", "action_1": "cosine 1 to 0.5"}
+    assert {row.rule for row in of_rule(network, DWA(losses=["action_0", "action_1"])).losses} == {"dwa"}
+
+
+def test_a_rule_that_has_nothing_to_balance_is_named(make_agent):
+    network = make_agent(MultiDiscrete([2, 3]))
+    info = of_rule(network, IMTLG())
+    assert info.aggregator == "imtl_g@features" and not any("balance" in note for note in info.notes)
+    config = config_of(network)
+    config["losses"]["action_1"]["weight"] = 0.0
+    said = "imtl_g@features has nothing to balance: all losses reach the trunk by row action_0"
+    assert said in of_rule(network, IMTLG({"action_1": 0.0}), config).notes
+    said = "imtl_g@features has nothing to balance: no loss reaches the trunk"
+    assert said in of_rule(network, IMTLG(trunk_grad=0.0)).notes
+    assert not any("balance" in note for note in of_rule(network, WeightedSum({"action_1": 0.0}), config).notes)
 
 
 def test_branches_that_would_hardly_explore_are_named(make_agent):

@@ -1,52 +1,87 @@
 """The backward aggregator: how per-head losses become one gradient.
 
-Shapes: `*` batch, `F` features, `K` rows.
+Shapes: `*` batch, `F` features, `K` rows, `N` numbers in all outputs of the trunk together.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, Literal, overload
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from mhrl.aggregators.fan_out import FanOut
+from mhrl.aggregators.fan_out import Aliases, FanOut
+from mhrl.aggregators.statistics import row_statistics
 
 PerLoss = float | Mapping[str, float]
+Rows = Literal["objectives", "losses"]
+
+
+class Record:
+    """What `fan_out` handed out, for whoever wants to see each row's gradient: see `BackwardAggregator.recording`.
+
+    Attributes:
+        names: of the rows that reach the trunk, in order.
+        factors: their `trunk_grad`.
+        outputs: the trunk's.
+        aliases: for each row the aliases of the outputs.
+    """
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self.factors: tuple[float, ...] = ()
+        self.outputs: tuple[Tensor, ...] = ()
+        self.aliases: tuple[tuple[Tensor, ...], ...] = ()
 
 
 class BackwardAggregator(nn.Module, ABC):
     """Turn a TensorDict of named losses into gradients with one backward.
 
     Used in three places of an update: `active` before the forward pass, `fan_out` at the trunk's output,
-    `backward` on the losses. A rule is one file that defines `combine`.
+    `backward` on the losses. A rule is one file: `LossWeighting` for factors on the losses, `RowWeighting` for factors
+    on their gradients at the trunk, or `combine` itself for any other function of these.
 
     Args:
         weights: factor on a loss, on its head and on the trunk; one number for all or one per loss (default 1).
         trunk_grad: factor on a row, on the trunk only; one number for all or one per row (default 1).
+        rows: whether losses whose sum is one objective share a row (`objectives`), or each has its own (`losses`). An
+            objective reads it.
 
     Raises:
-        ValueError: if a weight or `trunk_grad` is not finite.
+        ValueError: if a weight or `trunk_grad` is not finite, or `rows` is neither.
     """
 
+    name: ClassVar[str] = ""
+    """What the rule is called in configs and figures; its class's name, if empty."""
+
     balances: bool = False
-    """Whether `combine` is anything else than the plain sum (and so needs every row's gradient)."""
+    """Whether the rule needs every row's gradient, and so a trunk with parameters."""
 
-    probe: Tensor | None = None
-    """`[K, K]` zeros that require grad, set where the Gram matrix of the rows is wanted as their gradient."""
-
-    def __init__(self, weights: PerLoss = 1.0, trunk_grad: PerLoss = 1.0) -> None:
+    def __init__(self, weights: PerLoss = 1.0, trunk_grad: PerLoss = 1.0, rows: Rows = "objectives") -> None:
         super().__init__()
         for option, factors in (("weights", weights), ("trunk_grad", trunk_grad)):
             for name, factor in factors.items() if isinstance(factors, Mapping) else [("every loss", factors)]:
                 if not math.isfinite(factor):
                     raise ValueError(f"{option} of {name} is {factor}: a finite number is expected")
+        if rows not in ("objectives", "losses"):
+            raise ValueError(f"rows is {rows!r}: objectives or losses is expected")
         self._weights = weights
         self._trunk_grad = trunk_grad
+        self.rows: Rows = rows
+        self._record: Record | None = None
+        self._probe: Tensor | None = None
+        self._fanned: tuple[str, ...] = ()
 
-    def weight(self, loss: str) -> float:
-        """The static weight of `loss`."""
+    @property
+    def label(self) -> str:
+        """The rule's name, and at which level it works where that is a question: `upgrad@features`."""
+        return self.name or type(self).__name__
+
+    def weight(self, loss: str, frames: int = 0) -> float:
+        """The weight of `loss` that is known before it is computed; at 0 it is not computed."""
         return self._weights.get(loss, 1.0) if isinstance(self._weights, Mapping) else self._weights
 
     def trunk_grad(self, row: str) -> float:
@@ -55,88 +90,190 @@ class BackwardAggregator(nn.Module, ABC):
 
     def active(self, losses: Iterable[str], frames: int = 0) -> tuple[str, ...]:
         """Those of `losses` that are to be computed at `frames`: a loss of weight 0 is dropped, not multiplied."""
-        return tuple(name for name in losses if self.weight(name) != 0)
+        return tuple(name for name in losses if self.weight(name, frames) != 0)
 
-    def fan_out(self, features: Tensor, rows: Iterable[str]) -> dict[str, Tensor]:
+    @overload
+    def fan_out(self, features: Tensor, rows: Iterable[str]) -> Mapping[str, Tensor]: ...
+    @overload
+    def fan_out(self, features: Mapping[str, Tensor], rows: Iterable[str]) -> Mapping[str, dict[str, Tensor]]: ...
+    def fan_out(
+        self, features: Tensor | Mapping[str, Tensor], rows: Iterable[str]
+    ) -> Mapping[str, Tensor] | Mapping[str, dict[str, Tensor]]:
         """Give each row its alias of the features.
 
         Args:
-            features: `[*, F]`, the trunk's output.
+            features: `[*, F]`, the trunk's output, or several by name; a row's gradient is then that w.r.t. all of
+                them.
             rows: the rows' names (any iterable of names, a `ModuleDict` of heads for instance).
 
         Returns:
-            `{row: [*, F]}`, all views of one memory: do not modify them in place. A row whose `trunk_grad` is 0 reads
-            detached features. Where nothing balances or measures them, rows of equal `trunk_grad` are one tensor.
+            `{row: [*, F]}`, or `{row: {output: [*, F]}}`, all views of one memory: do not modify them in place. A row
+            whose `trunk_grad` is 0 reads detached features. Where nobody looks at the rows' gradients, rows of equal
+            `trunk_grad` are one tensor.
+
+        Raises:
+            ValueError: if a rule balances and there is no graph under the features: nothing is shared.
         """
-        names = list(rows)
-        if not features.requires_grad:
-            return dict.fromkeys(names, features)
+        names = tuple(rows)
+        if isinstance(features, Tensor):
+            return self._fan_out((features,), names)[0]
+        fanned = self._fan_out(tuple(features.values()), names)
+        return {name: {key: of[name] for key, of in zip(features, fanned, strict=True)} for name in names}
+
+    def _fan_out(self, outputs: tuple[Tensor, ...], names: tuple[str, ...]) -> list[Mapping[str, Tensor]]:
+        """For each output the alias that each row reads."""
+        if not any(output.requires_grad for output in outputs):
+            if self.balances and torch.is_grad_enabled():
+                raise ValueError(
+                    f"{self.label} has nothing to balance: the features do not require grad, the losses share no "
+                    "parameters"
+                )
+            return [dict.fromkeys(names, output) for output in outputs]
         factors = {name: self.trunk_grad(name) for name in names}
-        live = [name for name in names if factors[name] != 0]
-        apart = self.balances or self.probe is not None
-        # Nobody looks at the rows: those of one factor are one tensor, so that heads on it can be computed together.
-        alias_of = {name: name if apart else factors[name] for name in live}
-        distinct = dict(zip(alias_of.values(), (factors[name] for name in live), strict=True))
-        if not apart and set(distinct.values()) <= {1.0}:  # the plain sum needs no FanOut
-            fanned = tuple(features.view_as(features) for _ in distinct)
-        elif distinct:
-            at = [names.index(name) for name in live]
-            probe = None if self.probe is None else self.probe[at][:, at]
-            scale = torch.tensor(list(distinct.values()), dtype=features.dtype, device=features.device)
-            fanned = FanOut.apply(features, probe, scale, self.combine, len(distinct))
-        aliases = dict(zip(distinct, fanned, strict=True)) if distinct else {}
-        detached = features.detach()
-        return {name: aliases[alias_of[name]] if name in alias_of else detached for name in names}
+        live = tuple(name for name in names if factors[name] != 0)
+        detached = [{name: output.detach() for name in names if name not in live} for output in outputs]
+        if self._record is not None:
+            record, self._record = self._record, None
+            record.names, record.factors = live, tuple(factors[name] for name in live)
+            record.outputs = outputs
+            record.aliases = tuple(tuple(output.view_as(output) for output in outputs) for _ in live)
+            by_output = zip(*record.aliases, strict=True) if live else [()] * len(outputs)
+            return [dict(zip(live, own, strict=True)) | rest for own, rest in zip(by_output, detached, strict=True)]
+        if self.balances and live:
+            self._fanned, self._probe = live, self.probe(live, outputs[0])
+            together = self._together(live, [factors[name] for name in live], outputs)
+            return [Aliases(own, live, names, rest) for own, rest in zip(together, detached, strict=True)]
+        # Nobody looks at the rows: those of one factor are one tensor, so that their heads can be computed together.
+        distinct = list(dict.fromkeys(factors[name] for name in live))
+        if distinct == [1.0]:  # the plain sum needs no FanOut
+            by_factor = [{1.0: output.view_as(output)} for output in outputs]
+        else:
+            together = self._together([str(factor) for factor in distinct], distinct, outputs) if distinct else outputs
+            by_factor = [dict(zip(distinct, own.unbind(), strict=True)) if distinct else {} for own in together]
+        return [
+            {name: own[factors[name]] for name in live} | rest for own, rest in zip(by_factor, detached, strict=True)
+        ]
 
-    def weights(self, losses: TensorDictBase) -> TensorDict:
-        """The factor of each loss, in the losses' shape."""
-        return TensorDict({name: torch.full_like(loss, self.weight(name)) for name, loss in losses.items()})
+    def _together(
+        self, names: Sequence[str], factors: Sequence[float], outputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """The aliases of each output, one for each name, `[K, *]`."""
 
-    def backward(self, losses: TensorDictBase) -> None:
+        def rule(rows: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+            return self.cotangent(rows, tuple(names), outputs)
+
+        plain = all(factor == 1 for factor in factors)
+        scale = None if plain else torch.tensor(factors, dtype=outputs[0].dtype, device=outputs[0].device)
+        return FanOut.apply(rule, scale, self._probe, len(names), *outputs)
+
+    def probe(self, rows: Sequence[str], like: Tensor) -> Tensor | None:
+        """`[K, K]` zeros that require grad, on `like`'s device, if `observe` wants the Gram matrix, their gradient."""
+        return None
+
+    def cotangent(self, rows: Tensor, names: tuple[str, ...], outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """What the trunk receives for `rows` `[K, N]`: `[N]`; and the Gram matrix `[K, K]`, empty if none is needed."""
+        return self.combine(rows), rows.new_zeros(0)
+
+    def statistics(self, rows: Tensor, names: tuple[str, ...], outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What is to be said about `rows` `[K, N]` as the trunk receives them: see `row_statistics`.
+
+        Args:
+            rows: each row's gradient w.r.t. `outputs`, times its `trunk_grad`.
+            names: theirs.
+            outputs: the trunk's, with their graph.
+        """
+        direction = self.combine(rows)
+        return row_statistics(rows @ rows.T, rows @ direction, direction.norm(), names)
+
+    @contextmanager
+    def recording(self) -> Iterator[Record]:
+        """Within, the first `fan_out` gives each row an alias of its own, and notes them; its rule is not applied."""
+        self._record = record = Record()
+        try:
+            yield record
+        finally:
+            self._record = None
+
+    def weights(self, losses: TensorDictBase, frames: int = 0) -> TensorDict:
+        """The factor of each loss in the one backward, in the losses' shape."""
+        return TensorDict({name: torch.full_like(loss, self.weight(name, frames)) for name, loss in losses.items()})
+
+    def adapted(self, losses: TensorDictBase) -> TensorDictBase:
+        """The losses that are differentiated in place of `losses`, for rules with parameters of their own."""
+        return losses
+
+    def factors(self, losses: Iterable[str], frames: int = 0) -> dict[str, float | Tensor]:
+        """The whole factor on each loss, for the log."""
+        return {name: self.weight(name, frames) for name in losses}
+
+    def sets(self, loss: str) -> str:
+        """Which factor the rule itself puts on `loss`, beside the static weight, in a word or two; empty if none."""
+        return ""
+
+    def backward(self, losses: TensorDictBase, frames: int = 0) -> None:
         """Differentiate all losses at once: one `torch.autograd.backward`.
 
         A loss of weight 0 is left out: 0 times NaN is NaN, and a gradient of zero still moves Adam.
 
         Args:
             losses: named scalars that require grad.
+            frames: env transitions so far, for schedules.
 
         Raises:
             ValueError: if a loss is no scalar, or carries no gradient (it would be ignored in silence).
         """
-        losses = losses.select(*self.active(losses.keys()))
+        losses = losses.select(*self.active(losses.keys(), frames))
         for name, loss in losses.items():
             if loss.dim():
                 raise ValueError(f"loss {name!r} has shape {tuple(loss.shape)}: a scalar is expected, reduce it")
             if not loss.requires_grad:
                 raise ValueError(f"loss {name!r} does not require grad: nothing that it depends on can be trained")
-        if not losses.is_empty():
-            losses.backward(gradient=self.weights(losses))
+        probe, self._probe = self._probe, None
+        if losses.is_empty():
+            return
+        self.adapted(losses).backward(gradient=self.weights(losses, frames))
+        self.observe(losses.detach(), self._fanned, None if probe is None else probe.grad)
+
+    def observe(self, losses: TensorDictBase, rows: tuple[str, ...], gram: Tensor | None) -> None:
+        """Learn from one backward, for rules with a state of their own; they ignore what is not finite.
+
+        A step that is refused later, for a gradient that is not finite while losses and Gram matrix are, has been seen.
+
+        Args:
+            losses: as they were computed, detached.
+            rows: names of the rows.
+            gram: `[K, K]`, if there was a `probe`.
+        """
 
     @abstractmethod
     def combine(self, rows: Tensor) -> Tensor:
-        """The rule: the rows' gradients `[K, *, F]` to the trunk's cotangent `[*, F]`; pure tensor mathematics."""
+        """The rule: the rows' gradients `[K, N]` to the trunk's cotangent `[N]`; pure tensor mathematics."""
 
 
-def row_statistics(gram: Tensor, rows: Iterable[str]) -> dict[str, Tensor]:
-    """What the rows' Gram matrix says about them, at the features.
+def row_gradients(record: Record, losses: TensorDictBase, weights: TensorDictBase) -> tuple[Tensor, tuple[str, ...]]:
+    """The rows' gradients as the trunk receives them, `[K, N]`, and the names of the `K` rows that a loss reads.
 
     Args:
-        gram: `[K, K]`, inner products of the rows' gradients as the trunk receives them.
-        rows: the `K` names.
-
-    Returns:
-        `trunk/grad_norm/<row>`; `trunk/grad_share/<row>`, the norm over the sum of norms;
-        `trunk/grad_cos/<a>__<b>`, the cosine of two rows (0 where one of them is zero).
+        record: of `BackwardAggregator.recording`, around the forward pass.
+        losses: that pass's scalars, by name; the graph of their heads is freed.
+        weights: the factor of each.
     """
-    names = list(rows)
-    norms = gram.diagonal().clamp(min=0).sqrt()
-    shares = norms / norms.sum().clamp(min=torch.finfo(gram.dtype).tiny)
-    cosines = gram / (norms[:, None] * norms).clamp(min=torch.finfo(gram.dtype).tiny)
-    statistics = {f"trunk/grad_norm/{name}": norms[i] for i, name in enumerate(names)}
-    statistics |= {f"trunk/grad_share/{name}": shares[i] for i, name in enumerate(names)}
-    statistics |= {
-        f"trunk/grad_cos/{a}__{b}": cosines[i, i + 1 + j]
-        for i, a in enumerate(names)
-        for j, b in enumerate(names[i + 1 :])
-    }
-    return statistics
+    aliases = [alias for parts in record.aliases for alias in parts]
+    if not aliases:
+        return torch.zeros(0), ()
+    leaves = list(losses.keys())
+    gradients = torch.autograd.grad(
+        [losses[name] for name in leaves], aliases, [weights[name] for name in leaves], allow_unused=True
+    )
+    width = len(record.outputs)
+    rows, names = [], []
+    for i, (name, factor) in enumerate(zip(record.names, record.factors, strict=True)):
+        parts = gradients[i * width : (i + 1) * width]
+        if any(part is not None for part in parts):
+            filled = (
+                torch.zeros_like(output) if part is None else part
+                for part, output in zip(parts, record.outputs, strict=True)
+            )
+            rows.append(factor * torch.cat([part.flatten() for part in filled]))
+            names.append(name)
+    return (torch.stack(rows) if rows else torch.zeros(0)), tuple(names)

@@ -2,15 +2,11 @@
 
 from typing import final
 
-from torch import Tensor
-
-from mhrl.aggregators.base import BackwardAggregator
+from mhrl.aggregators.loss_weighting import LossWeighting
 
 
 @final
-class WeightedSum(BackwardAggregator):
-    """Add the rows. With `trunk_grad` 1/K for each of K losses the trunk receives their mean."""
+class WeightedSum(LossWeighting):
+    """Static weights. With `trunk_grad` 1/K for each of K losses the trunk receives their mean."""
 
-    def combine(self, rows: Tensor) -> Tensor:
-        """`[K, *, F]` to `[*, F]`: the sum of the rows."""
-        return rows.sum(0)
+    name = "weighted_sum"

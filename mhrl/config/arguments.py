@@ -1,6 +1,7 @@
 """The check of `_target_` nodes against the signature of what they name."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -9,6 +10,7 @@ from hydra.utils import get_object
 
 from mhrl.config.check import check_fields
 from mhrl.config.errors import ConfigError
+from mhrl.config.extras import extra_for
 from mhrl.config.values import kind_of
 
 _NESTED = ("_args_", "_convert_", "_partial_", "_recursive_")
@@ -86,7 +88,9 @@ def find_target(node: Mapping[str, Any], where: str) -> Callable[..., Any]:
     try:
         target = get_object(str(node["_target_"]))
     except Exception as error:
-        raise ConfigError(f"{where}._target_={node['_target_']} cannot be imported: {error}") from error
+        missing = re.search(r"No module named '\w+'", str(error))
+        hint = extra_for(missing[0]) if missing else ""
+        raise ConfigError(f"{where}._target_={node['_target_']} cannot be imported: {error}{hint}") from error
     if not callable(target):
         raise ConfigError(f"{where}._target_ is {node['_target_']!r}: a class or function is expected")
     return target

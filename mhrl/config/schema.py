@@ -64,6 +64,9 @@ SCHEMA: dict[str, Any] = {
         "entity": str | None,
         "tags": list[Annotated[str, MinLen(1), MaxLen(64)]],  # longer ones W&B refuses
         "notes": str | None,
+        "watch": Literal[False, "gradients", "parameters", "all"],
+        "histograms": bool,
+        "artifacts": bool,
     },
     "env": Group(ENV_FIELDS),
     "trunk": Group({"lr": Rate}),

@@ -20,7 +20,7 @@ class StepResult:
         losses: detached scalars by loss.
         metrics: the objective's metrics, detached, not reduced.
         grad_norm: norm of the whole gradient before clipping.
-        statistics: row statistics of the trunk, where asked for.
+        statistics: of the rows at the trunk and of the network's modules, where asked for.
     """
 
     losses: TensorDict
@@ -33,13 +33,17 @@ class Engine(ABC):
     """One gradient step."""
 
     @abstractmethod
-    def step(self, batch: TensorDictBase, active: Iterable[str], *, statistics: bool = False) -> StepResult:
+    def step(
+        self, batch: TensorDictBase, active: Iterable[str], *, frames: int = 0, statistics: bool = False
+    ) -> StepResult:
         """Losses, one backward, clip, one optimizer step.
 
         Args:
             batch: `[B]` or `[B, T]`.
             active: names of the losses to compute.
-            statistics: whether to measure the rows at the trunk's output.
+            frames: env transitions so far, for schedules.
+            statistics: whether to measure the rows at the trunk, and how the step treats each module. Either way the
+                step is the same, bit for bit.
 
         Raises:
             NonFiniteLossError: before the optimizer is touched.

@@ -8,8 +8,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from mhrl.aggregators import BackwardAggregator, row_statistics
+from mhrl.aggregators import BackwardAggregator, row_gradients
 from mhrl.engine.base import Engine, NonFiniteLossError, StepResult
+from mhrl.engine.module_figures import ModuleFigures
 from mhrl.generators import generator_states, restore_generators
 from mhrl.objectives import Objective
 
@@ -59,29 +60,33 @@ class EagerEngine(Engine):
             raise ValueError(f"optimizer.clip_scope is {clip_scope!r}: global or variable is expected")
         self.clip_norm, self.clip_scope = clip_norm, clip_scope
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._modules = ModuleFigures(objective.network)
 
-    def step(self, batch: TensorDictBase, active: Iterable[str], *, statistics: bool = False) -> StepResult:
+    def step(
+        self, batch: TensorDictBase, active: Iterable[str], *, frames: int = 0, statistics: bool = False
+    ) -> StepResult:
         """See `Engine.step`."""
         with flush_denormals():
-            return self._step(batch, tuple(active), statistics)
+            return self._step(batch, tuple(active), frames, statistics)
 
-    def _step(self, batch: TensorDictBase, active: tuple[str, ...], statistics: bool) -> StepResult:
+    def _step(self, batch: TensorDictBase, active: tuple[str, ...], frames: int, statistics: bool) -> StepResult:
         """The step itself."""
-        measured = self._measure(batch, active) if statistics else {}
+        measured = self._measure(batch, active, frames) if statistics else {}
         losses, metrics = self._losses(batch, active)
         self._drop_gradients()
-        self.aggregator.backward(losses)
+        self.aggregator.backward(losses, frames)
         losses = losses.detach()
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self._check_finite(losses, norm)
+        figures = self._modules.before() if statistics else dict
         if self.clip_norm is not None and self.clip_scope == "global":
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self.clip_norm, norm)
         elif self.clip_norm is not None:
             for parameter in self._parameters:
                 torch.nn.utils.clip_grad_norm_(parameter, self.clip_norm)
         self.optimizer.step()
-        return StepResult(losses, metrics, norm, measured)
+        return StepResult(losses, metrics, norm, measured | figures())
 
     def _losses(self, batch: TensorDictBase, active: tuple[str, ...]) -> tuple[TensorDict, TensorDict]:
         """The losses in training mode: the network lives in evaluation mode, as it acts."""
@@ -90,29 +95,23 @@ class EagerEngine(Engine):
         self.objective.network.eval()
         return losses, metrics
 
-    def _measure(self, batch: TensorDictBase, active: tuple[str, ...]) -> dict[str, Tensor]:
+    def _measure(self, batch: TensorDictBase, active: tuple[str, ...], frames: int) -> dict[str, Tensor]:
         """Statistics of the rows, by a pass of its own that leaves no trace.
 
         Rows that are told apart are computed and added up in another order than rows that are not: in one pass, what is
         logged would change the last bits of what is trained.
         """
-        rows = self.objective.rows(active)
-        probe = torch.zeros(len(rows), len(rows), device=self._parameters[0].device, requires_grad=True)
         random = generator_states()
         buffers = {buffer: buffer.clone() for buffer in self.objective.network.buffers()}
-        self.aggregator.probe = probe
-        losses, _ = self._losses(batch, active)
-        self.aggregator.probe = None
-        weights = self.aggregator.weights(losses)
-        names = list(losses.keys())
-        (gram,) = torch.autograd.grad(
-            [losses[name] for name in names], probe, [weights[name] for name in names], allow_unused=True
-        )
+        with self.aggregator.recording() as record:
+            losses, _ = self._losses(batch, active)
+        rows, names = row_gradients(record, losses, self.aggregator.weights(losses, frames))
+        statistics = self.aggregator.statistics(rows, names, record.outputs) if names else {}
         with torch.no_grad():
             for buffer, before in buffers.items():
                 buffer.copy_(before)
         restore_generators(random)
-        return {} if gram is None else row_statistics(gram, rows)
+        return statistics
 
     def _drop_gradients(self) -> None:
         """None, not zero: a parameter without a gradient is not stepped, nor is its optimizer state."""

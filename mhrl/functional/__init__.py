@@ -11,6 +11,7 @@ from mhrl.functional.action_value import (
 )
 from mhrl.functional.bounds import center_and_half_range, from_box, to_box
 from mhrl.functional.cut import cut_episodes
+from mhrl.functional.least_squares import nonnegative_least_squares
 from mhrl.functional.loss import Distance, Reduction, distance, reduce
 from mhrl.functional.n_step import n_step
 from mhrl.functional.td import td_target
@@ -29,6 +30,7 @@ __all__ = [
     "from_box",
     "joint_best_value",
     "n_step",
+    "nonnegative_least_squares",
     "reduce",
     "reduce_branches",
     "td_target",

@@ -47,17 +47,18 @@ class ActionHead(Head):
         """Map features `[*, I]` to the greedy action `[*, D]`."""
 
     @classmethod
-    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor]) -> Tensor:
+    def stacked(cls, heads: Sequence[Self], features: Tensor, *, apart: bool = False) -> Tensor:
         """Run heads of one `stack_key`; here one by one. One head alone gives the bits of its `forward`.
 
         Args:
             heads: of this class.
-            features: `[*, I]` for all, or one of that shape for each.
+            features: `[*, I]` for all; or `[K, *, I]`, one for each, if `apart`.
+            apart: whether each has its own features.
 
         Returns:
             The heads' actions side by side, `[*, sum of D]`.
         """
-        return torch.cat([head(own) for head, own in zip(heads, _each(features, len(heads)), strict=True)], -1)
+        return torch.cat([head(own) for head, own in zip(heads, _each(features, len(heads), apart), strict=True)], -1)
 
 
 class CriticHead(Head):
@@ -68,23 +69,24 @@ class CriticHead(Head):
         """Map features `[*, I]` and an action `[*, D]` in env units to values `[*, O]`; `D` may be 0."""
 
     @classmethod
-    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor], action: Tensor) -> Tensor:
+    def stacked(cls, heads: Sequence[Self], features: Tensor, action: Tensor, *, apart: bool = False) -> Tensor:
         """Run heads of one `stack_key`; here one by one. One head alone gives the bits of its `forward`.
 
         Args:
             heads: of this class.
-            features: `[*, I]` for all, or one of that shape for each.
+            features: `[*, I]` for all; or `[K, *, I]`, one for each, if `apart`.
             action: `[*, D]`, which all of them read.
+            apart: whether each has its own features.
 
         Returns:
             Values `[*, K, O]`, where `O` is the largest number of outputs; heads of fewer end in zeros, which pass no
             gradient.
         """
-        values = [head(own, action) for head, own in zip(heads, _each(features, len(heads)), strict=True)]
+        values = [head(own, action) for head, own in zip(heads, _each(features, len(heads), apart), strict=True)]
         size = max(value.shape[-1] for value in values)
         return torch.stack([F.pad(value, (0, size - value.shape[-1])) for value in values], -2)
 
 
-def _each(features: Tensor | Sequence[Tensor], count: int) -> Sequence[Tensor]:
+def _each(features: Tensor, count: int, apart: bool) -> Sequence[Tensor]:
     """The features that each of `count` heads reads."""
-    return [features] * count if isinstance(features, Tensor) else features
+    return features.unbind() if apart else [features] * count

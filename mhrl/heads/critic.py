@@ -66,16 +66,13 @@ class QHead(CriticHead):
         return stack_key(self.body), *self.center.tolist(), *self.half_range.tolist()
 
     @classmethod
-    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor], action: Tensor) -> Tensor:
+    def stacked(cls, heads: Sequence[Self], features: Tensor, action: Tensor, *, apart: bool = False) -> Tensor:
         """The layers together; the action is mapped and joined once for features that are shared."""
-        read = heads[0]._inputs
-        bodies = [head.body for head in heads]
-        if isinstance(features, Tensor):
-            return stacked(bodies, read(features, action))
-        return stacked(bodies, [read(own, action) for own in features])
+        return stacked([head.body for head in heads], heads[0]._inputs(features, action), apart=apart)
 
     def _inputs(self, features: Tensor, action: Tensor) -> Tensor:
-        """What the layers read, `[*, I + D]`."""
+        """What the layers read, `[*, I + D]`; the features may have further dimensions before those of the action."""
         if not self.center.numel():
             return features  # joining nothing would copy them
-        return torch.cat([features, (action.to(features.dtype) - self.center) / self.scale], -1)
+        action = (action.to(features.dtype) - self.center) / self.scale
+        return torch.cat([features, action.expand(*features.shape[:-1], -1)], -1)

@@ -57,8 +57,9 @@ class DeterministicHead(ActionHead):
         return stack_key(self.body)
 
     @classmethod
-    def stacked(cls, heads: Sequence[Self], features: Tensor | Sequence[Tensor]) -> Tensor:
+    def stacked(cls, heads: Sequence[Self], features: Tensor, *, apart: bool = False) -> Tensor:
         """The layers together, then one tanh and one affine map over all dimensions."""
-        raw = side_by_side(stacked([head.body for head in heads], features), [head.center.numel() for head in heads])
+        raw = stacked([head.body for head in heads], features, apart=apart)
+        raw = side_by_side(raw, [head.center.numel() for head in heads])
         center, half_range = (torch.cat(x) for x in zip(*((h.center, h.half_range) for h in heads), strict=True))
         return to_box(torch.tanh(raw), center, half_range)

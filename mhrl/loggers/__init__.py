@@ -3,7 +3,7 @@
 from mhrl.loggers.base import HeadRow, Logger, Loggers, LossRow, Outcome, RunInfo
 from mhrl.loggers.console import ConsoleLogger
 from mhrl.loggers.jsonl import JsonlLogger, best_evaluation
-from mhrl.loggers.wandb import WandbLogger, resolve_mode
+from mhrl.loggers.wandb import WandbLogger, has_key, resolve_mode
 
 __all__ = [
     "ConsoleLogger",
@@ -16,5 +16,6 @@ __all__ = [
     "RunInfo",
     "WandbLogger",
     "best_evaluation",
+    "has_key",
     "resolve_mode",
 ]

@@ -5,7 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Row = Mapping[str, int | float]
 
@@ -38,9 +41,10 @@ class LossRow:
     Attributes:
         name: The loss's name.
         trains: The modules it trains.
-        weight: The factor on the whole loss.
+        weight: The static factor on the whole loss.
         trunk_factor: The further factor on its row, on the trunk only; None when no trunk parameters are shared.
         row: The row through which it reads the features.
+        rule: What the aggregator itself puts on the whole loss, beside `weight`, for people; empty if nothing.
     """
 
     name: str
@@ -48,13 +52,15 @@ class LossRow:
     weight: float
     trunk_factor: float | None
     row: str
+    rule: str = ""
 
 
 @dataclass(frozen=True)
 class RunInfo:
     """What is known before the first env step.
 
-    `wandb` is a sentence: the mode and why. `resumed` is the checkpoint with which the run goes on, at `frames`.
+    `wandb` is a sentence: the mode and why. `tags` are words by which a run is found among others, `seed:0`. `resumed`
+    is the checkpoint with which the run goes on, at `frames`. `aggregator` is its label, `upgrad@features`.
     """
 
     version: str
@@ -69,13 +75,18 @@ class RunInfo:
     heads: tuple[HeadRow, ...] = ()
     losses: tuple[LossRow, ...] = ()
     notes: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     resumed: str | None = None
     frames: int = 0
+    aggregator: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `status` is finished, interrupted or failed; `seconds` is wall-clock time."""
+    """How a run ended: `status` is finished, interrupted or failed; `seconds` is wall-clock time.
+
+    `checkpoints` are those that are worth keeping elsewhere, too: the best one and the newest one.
+    """
 
     status: str
     frames: int
@@ -84,6 +95,7 @@ class Outcome:
     best_return: float | None = None
     best_frames: int | None = None
     next_commands: tuple[str, ...] = ()
+    checkpoints: tuple[Path, ...] = ()
 
 
 class Logger(ABC):
@@ -103,6 +115,9 @@ class Logger(ABC):
 
     def video(self, path: Path, frames: int) -> None:  # noqa: B027 (most listeners have no use for it)
         """Takes the film of an evaluation at `frames`, a finished file."""
+
+    def histograms(self, values: Mapping[str, "np.ndarray"], frames: int) -> None:  # noqa: B027
+        """Takes distributions at `frames`: arrays of any shape by name, to be read at once and not kept."""
 
     @abstractmethod
     def finish(self, outcome: Outcome) -> None:
@@ -156,6 +171,11 @@ class Loggers(Logger):
         """Passes a film to every listener."""
         for logger in self.loggers:
             self._guard(logger, logger.video, path, frames)
+
+    def histograms(self, values: Mapping[str, "np.ndarray"], frames: int) -> None:
+        """Passes distributions to every listener."""
+        for logger in self.loggers:
+            self._guard(logger, logger.histograms, values, frames)
 
     def finish(self, outcome: Outcome) -> None:
         """Finishes every listener, the first one last."""

@@ -122,17 +122,20 @@ def _first_block(info: RunInfo) -> list[RenderableType]:
         "frames": f"{info.total_frames:,}",
         "seed": str(info.seed),
         "device": info.device,
+        "aggregator": info.aggregator,
         "W&B": info.wandb,
         "run": _short(info.run_dir),
     }.items():
-        facts.add_row(f"  {name}", value)
+        if value:
+            facts.add_row(f"  {name}", value)
     heads = _table("head", "kind", "covers", "reads", "lr >")
     for head in info.heads:
         heads.add_row(head.name, head.kind, head.covers, head.reads, f"{head.lr:g}")
     losses = _table("loss", "trains", "weight >", "trunk factor >", "row")
     for loss in info.losses:
         factor = "-" if loss.trunk_factor is None else f"{loss.trunk_factor:g}"
-        losses.add_row(loss.name, _few(loss.trains), f"{loss.weight:g}", factor, loss.row)
+        weight = f"{loss.weight:g} x {loss.rule}" if loss.rule else f"{loss.weight:g}"
+        losses.add_row(loss.name, _few(loss.trains), weight, factor, loss.row)
     title = Text.assemble((f"mhrl {info.version}", "bold"), f"  {info.experiment}")
     resumed = [] if info.resumed is None else [Text(f"resumed from {info.resumed} at {info.frames:,} frames")]
     notes = [Text(f"  note: {note}", style="yellow") for note in info.notes]

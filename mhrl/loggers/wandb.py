@@ -2,9 +2,10 @@
 
 import logging
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -12,10 +13,13 @@ from typing import TYPE_CHECKING, final
 from mhrl.loggers.base import Logger, Outcome, Row, RunInfo
 
 if TYPE_CHECKING:
+    import numpy as np
     import wandb
 
 MODES = ("auto", "online", "offline", "disabled")
 _FINISH_TIMEOUT = 60.0  # seconds for the last upload; what is left stays on disk
+_TAG_LENGTH = 64  # longer ones W&B refuses
+_BINS = 64
 _log = logging.getLogger("mhrl")
 
 
@@ -44,7 +48,7 @@ def resolve_mode(mode: str) -> tuple[str, str]:
             raise ValueError(f"WANDB_MODE={variable!r} is not one of {', '.join(MODES[1:])}")
         return effective, "set by WANDB_MODE"
     try:
-        return ("online", "API key found") if _has_key() else ("offline", "no API key found; `wandb login` adds one")
+        return ("online", "API key found") if has_key() else ("offline", "no API key found; `wandb login` adds one")
     except ImportError:
         return "disabled", "wandb cannot be imported"
     except Exception as error:  # a malformed key or file is no reason to stop
@@ -61,9 +65,11 @@ class WandbLogger(Logger):
         dir: The folder that holds `wandb/` for all runs, so that `wandb leet` and `wandb sync` find them.
         name: The run's display name; the run folder's name if left out.
         group: Groups runs, such as the seeds of a sweep.
-        tags: Tags of the run.
+        tags: Tags of the run, beside those of its `RunInfo`.
         entity: The user or team; the account's default if left out.
         notes: Free text.
+        artifacts: Whether the checkpoints of the `Outcome` are uploaded, as versions of one artifact that is called as
+            the run's folder.
         run_id: On resume, the id of the run to continue. Online its rows are added to the run's; offline they make a
             second folder with the same id, and `wandb sync` joins the two. Rows carry their `frames` and no step of
             W&B's own, which would be refused where it goes back.
@@ -86,6 +92,7 @@ class WandbLogger(Logger):
         tags: Sequence[str] = (),
         entity: str | None = None,
         notes: str | None = None,
+        artifacts: bool = False,
         run_id: str | None = None,
         init_timeout: float = 20.0,
     ) -> None:
@@ -97,7 +104,8 @@ class WandbLogger(Logger):
         self._init_timeout = init_timeout
         self._resume = "allow" if run_id else None
         self._about = {"project": project, "name": name, "group": group, "entity": entity, "notes": notes}
-        self._tags = list(tags)
+        self._tags = tuple(tags)
+        self._artifacts = artifacts
         self._run: wandb.Run | None = None
 
     def start(self, info: RunInfo) -> None:
@@ -114,11 +122,12 @@ class WandbLogger(Logger):
 
     def _open(self, info: RunInfo) -> None:
         self._dir.mkdir(parents=True, exist_ok=True)  # wandb warns about a root that does not exist yet
-        self.run_id = self.run_id or secrets.token_hex(4)
+        self.run_id = self.run_id or _new_id()
+        self._run_dir = info.run_dir
         if self.mode == "online":
             older = self._folders()
             try:
-                if not _has_key():  # asked for by name, on a terminal, wandb would now prompt
+                if not has_key():  # asked for by name, on a terminal, wandb would now prompt
                     raise RuntimeError("no API key found; `wandb login` adds one")
                 self._run = self._init("online", info)
                 _log.info("W&B: %s", self._run.url)
@@ -145,18 +154,44 @@ class WandbLogger(Logger):
 
             self._run.log({"frames": frames, "eval/video": wandb.Video(str(path), format="mp4")})
 
+    def histograms(self, values: Mapping[str, "np.ndarray"], frames: int) -> None:
+        """Sends a histogram of each array's finite numbers, on the axis `frames`."""
+        if self._run is not None:
+            import numpy as np
+            import wandb
+
+            drawn = {}
+            for name, array in values.items():
+                finite = array[np.isfinite(array)].astype(np.float64)  # in which float32's smallest range has 64 parts
+                if finite.size:
+                    drawn[name] = wandb.Histogram(np_histogram=np.histogram(finite, _BINS))
+            self._run.log({"frames": frames, **drawn})
+
     def finish(self, outcome: Outcome) -> None:
-        """Closes the run and wandb's service process."""
+        """Closes the run and wandb's service process, after what is uploaded last."""
         run, self._run = self._run, None
         if run is None:
             return
         try:
-            run.finish(exit_code=0 if outcome.status == "finished" else 1)
+            try:
+                if self._artifacts and outcome.checkpoints:
+                    self._upload(run, outcome.checkpoints)
+            finally:
+                run.finish(exit_code=0 if outcome.status == "finished" else 1)
         except TimeoutError:
             folder = Path(run.dir).parent
             _log.warning("W&B: not all of it was uploaded in time; `wandb sync %s` sends the rest", folder)
         finally:
             self._release()
+
+    def _upload(self, run: "wandb.Run", checkpoints: Sequence[Path]) -> None:
+        """Hands files to W&B where they are, without the copies that it makes by default."""
+        import wandb
+
+        artifact = wandb.Artifact(re.sub(r"[^\w.-]", "_", self._run_dir.name)[:128], type="model")
+        for path in checkpoints:
+            artifact.add_file(str(path), policy="immutable", skip_cache=True)
+        run.log_artifact(artifact)
 
     def _init(self, mode: str, info: RunInfo) -> "wandb.Run":
         import wandb
@@ -168,7 +203,7 @@ class WandbLogger(Logger):
             id=self.run_id,
             resume=self._resume,  # type: ignore[arg-type]
             config=info.config,
-            tags=self._tags,
+            tags=list(dict.fromkeys(tag[:_TAG_LENGTH] for tag in (*info.tags, *self._tags))),
             **self._about | {"name": self._about["name"] or info.run_dir.name},  # type: ignore[arg-type]
             settings=wandb.Settings(
                 silent=True,
@@ -189,6 +224,11 @@ class WandbLogger(Logger):
         """Ends wandb's service process, unless somebody else in this process uses it."""
         if self._owned:
             _teardown()
+
+
+def _new_id() -> str:
+    """The id that W&B's sweep agent has given this process; else one of our own, as a fixed one would merge runs."""
+    return (os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None) or secrets.token_hex(4)
 
 
 def _importable() -> bool:
@@ -212,7 +252,7 @@ def _teardown() -> None:
         wandb.teardown()
 
 
-def _has_key() -> bool:
+def has_key() -> bool:
     """Whether wandb finds credentials (environment, netrc, its settings file), by its own look-up, without a prompt.
 
     Raises:

@@ -31,6 +31,9 @@ class Objective(nn.Module, ABC):
     row_of: Mapping[str, str]
     """`{loss: row}`: through which alias of the features each loss reads the trunk."""
 
+    signed: tuple[str, ...] = ()
+    """Losses that are known to become negative: some aggregators cannot take them."""
+
     def __init__(self, aggregator: BackwardAggregator) -> None:
         super().__init__()
         self.aggregator = aggregator

@@ -66,6 +66,7 @@ from mhrl.functional import (
 from mhrl.layout import VALUE
 from mhrl.network import ActorCritic
 from mhrl.objectives.base import Objective
+from mhrl.objectives.figures import bin_usage, saturation
 from mhrl.objectives.n_step_rows import NStepRows
 from mhrl.objectives.target import SoftUpdate, make_target
 
@@ -151,8 +152,10 @@ class ValueBased(Objective):
         self.joint: BranchReduction = _JOINT.get(loss_reduction, "independent")
         self.target_reduction: BranchReduction = target_reduction if self.joint == "independent" else self.joint
         self.td_losses = td_losses(network, loss_reduction)
+        self._branches = () if network.critics == (VALUE,) else network.critics
         self.row_of = self._rows()
         self.routes = self._routes()
+        self.signed = tuple(network.proposing)  # -V
         self.gamma = gamma
         self.tau = tau
         self.target_every = target_every
@@ -175,7 +178,8 @@ class ValueBased(Objective):
         proposing = self.network.proposing
         factors = {self.aggregator.trunk_grad(loss) for loss in proposing}
         # A factor that was given per loss and not for the shared row must not be lost.
-        shared = len(factors) == 1 and factors <= {1.0, self.aggregator.trunk_grad(ACTOR_ROW)}
+        shared = self.aggregator.rows == "objectives"
+        shared = shared and len(factors) == 1 and factors <= {1.0, self.aggregator.trunk_grad(ACTOR_ROW)}
         rows = {loss: ACTOR_ROW if shared else loss for loss in proposing} | {loss: loss for loss in self.td_losses}
         if len(proposing) and ACTOR_ROW in self.td_losses:
             raise ValueError(
@@ -211,10 +215,13 @@ class ValueBased(Objective):
     ) -> tuple[TensorDict, TensorDict]:
         """See `Objective.losses`.
 
-        Metrics: from the TD losses `pred_value`, `target_value` and `td_error` (squared) `[*, L]`, means over copies of
-        the critics, a column for each active loss in the order of `td_losses`; `priority` `[*]`, the sum over losses of
-        the absolute TD errors; from proposing heads `state_action_value` `[*]` (V of the equations) and
-        `action_gradient/<head>` `[*, D]`, in value per env unit.
+        Metrics, for the log no more than references to what the losses need anyway: from the TD losses `pred_value`,
+        `target_value` and `td_error` (squared) `[*, L]`, means over copies of the critics, a column for each active
+        loss, of which `columns`, int64 `[L]`, are the positions in `td_losses`; `priority` `[*]`, the sum over losses
+        of the absolute TD errors; where there are branches `values` `[*, C, K, n]` of those that are computed, all
+        choices, and `observation`, the leaves that they were computed from. From proposing heads `state_action_value`
+        `[*]` (V of the equations), of the active ones `action_gradient/<head>` `[*, D]`, in value per env unit, and of
+        all `action/<head>` `[*, D]`, greedy, in env units.
 
         Args:
             batch: `[B]` or `[B, T]`.
@@ -227,7 +234,7 @@ class ValueBased(Objective):
         rows = self.aggregator.fan_out(features, self.rows(names))
         weight = batch.get("priority_weight", None)
         losses: dict[str, Tensor] = {}
-        metrics: dict[str, Tensor] = {}
+        metrics: dict[str, Any] = {}
 
         heads = [name for name in self.network.proposing if name in names]
         if heads:
@@ -235,7 +242,7 @@ class ValueBased(Objective):
             losses = {head: reduce(loss, weight, self.reduction) for head, loss in per_sample.items()}
         critics = [name for name in self.td_losses if name in names]
         if critics:
-            prediction = self._predictions(critics, rows, observation, batch)
+            prediction, values = self._predictions(critics, rows, observation, batch)
             target = self.target_value(batch) if target_value is None else target_value
             shape, columns = prediction.shape[:-2], len(self.td_losses)
             if target.shape not in ((*shape, 1), (*shape, columns)):  # broadcasting would silently pair other rows
@@ -257,24 +264,27 @@ class ValueBased(Objective):
             metrics |= {
                 "pred_value": _over_copies(prediction, torch.mean),
                 "target_value": target,
+                "columns": torch.tensor([self.td_losses.index(name) for name in critics]),
                 "td_error": _over_copies(error.square(), torch.mean),
                 "priority": _over_copies(error.abs(), torch.mean).sum(-1),
             }
+            if self._branches:
+                metrics |= {"values": values.detach(), "observation": observation}
         return TensorDict(losses), TensorDict(metrics)
 
     def _predictions(
         self, losses: Sequence[str], rows: Mapping[str, Tensor], observation: Mapping, batch: TensorDictBase
-    ) -> Tensor:
-        """What the TD losses compare with their targets, `[*, C, L]`."""
+    ) -> tuple[Tensor, Tensor]:
+        """What the TD losses compare with their targets, `[*, C, L]`, and the values of all choices, `[*, C, K, n]`."""
         network = self.network
         action, index = network.stored(batch)
         if self.joint != "independent":
             values = network.action_values(rows[VALUE], observation, action)
-            return reduce_branches(chosen_value(values, _for_copies(index, network.copies)), self.joint)
-        values = network.action_values({name: rows[name] for name in losses}, observation, action, losses)
+            return reduce_branches(chosen_value(values, _for_copies(index, network.copies)), self.joint), values
+        values = network.action_values(rows, observation, action, losses)
         if len(losses) < len(network.critics):
             index = index[..., [network.critics.index(name) for name in losses]]
-        return chosen_value(values, _for_copies(index, network.copies))
+        return chosen_value(values, _for_copies(index, network.copies)), values
 
     def policy_losses(
         self, heads: Sequence[str], rows: Mapping[str, Tensor], features: Tensor, observation: Mapping
@@ -301,7 +311,8 @@ class ValueBased(Objective):
             head: -(value + (gradients[head] * (action - action.detach())).flatten(value.dim()).sum(-1))
             for head, action in actions.items()
         }
-        return losses, {"state_action_value": value} | {f"action_gradient/{head}": gradients[head] for head in losses}
+        metrics = {"state_action_value": value, **{f"action_gradient/{head}": gradients[head] for head in losses}}
+        return losses, metrics | {f"action/{head}": action for head, action in joint.items()}
 
     def _best(self, features: Tensor, observation: Mapping, action: Tensor, mask: Tensor | None) -> Tensor:
         """`V` `[*]`: the value of `action` with the best choice of every branch, by the first copy of the critics."""
@@ -343,19 +354,44 @@ class ValueBased(Objective):
         _, half_range = center_and_half_range(low, high)
         return torch.clamp(action + noise * half_range, low, high)
 
-    def summary(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Mean values per TD loss, and per proposing head the mean norm of `dV/dx`."""
+    def summary(self, metrics: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What critics and proposing heads say about the batch.
+
+        Of each TD loss's values of the taken actions (means over copies) the mean, `pred_value`, and the largest,
+        `pred_value_max`; the mean `target_value`; and `target_gap`, the mean of target less prediction. Of each branch
+        that was computed `bin_usage`, the fraction of its values that some row would choose (by the first copy, beside
+        the stored action, among what is allowed). Of each active proposing head `action_gradient`, the mean norm of
+        `dV/dx`, and `saturation`, the fraction of its action's components at a bound (see `figures`).
+        """
         scalars: dict[str, Tensor] = {}
-        active = self.aggregator.active(self.td_losses)
-        for name in ("pred_value", "target_value"):
-            # A resumed run may have dropped a loss whose figures it still holds.
-            if name in metrics and metrics[name].shape[-1] == len(active):
-                columns = metrics[name].reshape(-1, metrics[name].shape[-1]).mean(0)
-                scalars |= {f"head/{loss}/{name}": mean for loss, mean in zip(active, columns, strict=True)}
-        for head in self.network.proposing:
-            if (name := f"action_gradient/{head}") in metrics:
-                scalars[f"head/{head}/action_gradient"] = metrics[name].norm(dim=-1).mean()
+        if "columns" in metrics:
+            losses = tuple(self.td_losses[i] for i in metrics["columns"].tolist())
+            predicted, target = (metrics[name].reshape(-1, len(losses)) for name in ("pred_value", "target_value"))
+            figures = {
+                "pred_value": predicted.mean(0),
+                "pred_value_max": predicted.amax(0),
+                "target_value": target.mean(0),
+                "target_gap": (target - predicted).mean(0),
+            }
+            for name, columns in figures.items():
+                scalars |= {f"head/{loss}/{name}": x for loss, x in zip(losses, columns.unbind(), strict=True)}
+            if self._branches:
+                scalars |= self._bin_usage(metrics, losses if self.joint == "independent" else self._branches)
+        heads = [head for head in self.network.proposing if f"action_gradient/{head}" in metrics]
+        if heads:
+            at_bounds = saturation(self.network, {head: metrics[f"action/{head}"] for head in self.network.proposing})
+        for head in heads:
+            scalars[f"head/{head}/action_gradient"] = metrics[f"action_gradient/{head}"].norm(dim=-1).mean()
+            scalars[f"head/{head}/saturation"] = at_bounds[head]
         return scalars
+
+    def _bin_usage(self, metrics: Mapping[str, Any], branches: Sequence[str]) -> dict[str, Tensor]:
+        """`bin_usage` of the branches whose `values` there are."""
+        values, mask = metrics["values"][..., 0, :, :], self.network.mask(metrics["observation"])
+        if mask is not None:
+            mask = mask[..., [self._branches.index(name) for name in branches], : values.shape[-1]]
+        usage = bin_usage(values, mask).unbind()
+        return {f"head/{branch}/bin_usage": used for branch, used in zip(branches, usage, strict=True)}
 
     def update_target(self, updates: int) -> None:
         """Move the target by `tau` if `updates` is a multiple of `target_every`."""

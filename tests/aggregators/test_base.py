@@ -1,4 +1,3 @@
-import math
 from unittest.mock import patch
 
 import pytest
@@ -6,7 +5,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from mhrl.aggregators import BackwardAggregator, WeightedSum, row_statistics
+from mhrl.aggregators import BackwardAggregator, Record, WeightedSum, row_gradients
 
 WEIGHTS = {"a": 0.3, "b": 2.0}
 
@@ -102,15 +101,20 @@ def test_without_a_reason_there_is_no_fan_out():
     features = torch.ones(2, 3, requires_grad=True)
 
     def nodes(aggregator):
-        return {type(row.grad_fn).__name__ for row in aggregator.fan_out(features, "ab").values()}
+        graph = [row.grad_fn for row in aggregator.fan_out(features, "ab").values()]
+        return {type(node).__name__ for node in graph + [node.next_functions[0][0] for node in graph]}
 
-    assert nodes(WeightedSum()) == {"ViewBackward0"}
-    assert nodes(WeightedSum(trunk_grad=0.5)) == nodes(Sum()) == {"FanOutBackward"}
+    assert nodes(WeightedSum()) == {"ViewBackward0", "AccumulateGrad"}
+    assert nodes(WeightedSum(trunk_grad=0.5)) == nodes(Sum()) == {"UnbindBackward0", "FanOutBackward"}
     rows = WeightedSum(trunk_grad={"b": 0.0}).fan_out(features, "ab")
     assert rows["a"].requires_grad and not rows["b"].requires_grad
     assert all(torch.equal(row, features) and row.data_ptr() == features.data_ptr() for row in rows.values())
     leaf = torch.ones(2, 3)
-    assert all(row is leaf for row in Sum().fan_out(leaf, "ab").values())
+    assert all(row is leaf for row in WeightedSum().fan_out(leaf, "ab").values())
+    with pytest.raises(ValueError, match=r"Sum has nothing to balance: the features do not require grad"):
+        Sum().fan_out(leaf, "ab")
+    with torch.no_grad():
+        assert all(torch.equal(row, leaf) for row in Sum().fan_out(leaf, "ab").values())
 
 
 def test_rows_of_one_factor_are_one_tensor_unless_they_are_measured():
@@ -124,27 +128,50 @@ def test_rows_of_one_factor_are_one_tensor_unless_they_are_measured():
     torch.testing.assert_close(features.grad, torch.full((4, 3), 0.5 * 1 + 0.5 * 2 + 2.0 * 3))
     plain = WeightedSum().fan_out(features, names)
     assert len({id(row) for row in plain.values()}) == 1 and plain["a"] is not features
-    aggregator.probe = torch.zeros(4, 4, requires_grad=True)
-    measured = aggregator.fan_out(features, names)
+    with aggregator.recording() as record:
+        measured = aggregator.fan_out(features, names)
     assert len({id(row) for row in measured.values()}) == 4
+    assert record.names == ("a", "b", "c") and record.factors == (0.5, 0.5, 2.0)
+    assert aggregator.fan_out(features, names)["a"] is not measured["a"]
 
 
-def test_the_probe_measures_rows_without_changing_gradients():
+def test_recorded_rows_are_the_gradients_that_the_trunk_would_receive():
     model, aggregator = Model(), WeightedSum(WEIGHTS, {"a": 0.5, "c": 0.0})
-    aggregator.backward(model.losses(aggregator))
-    without = model.trunk.weight.grad.clone()
+    with aggregator.recording() as record:
+        rows = aggregator.fan_out(model.trunk(model.x), ["a", "c", "d", "b"])  # nobody reads c and d
+    losses = TensorDict({name: head(rows[name]).square().mean() for name, head in model.heads.items()})
+    gradients, names = row_gradients(record, losses, aggregator.weights(losses))
+    assert names == ("a", "b") and record.names == ("a", "d", "b")
+    features = model.trunk(model.x).detach().requires_grad_()
+    for row, (name, factor) in zip(gradients, {"a": 0.3 * 0.5, "b": 2.0}.items(), strict=True):
+        (alone,) = torch.autograd.grad(model.heads[name](features).square().mean(), features)
+        torch.testing.assert_close(row, factor * alone.flatten(), rtol=0, atol=1e-14)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    plain = row_gradients(Record(), losses, losses)
+    assert plain[1] == ()
 
+
+def test_several_outputs_of_the_trunk_are_one_row():
+    model = Model()
+    second = nn.Linear(3, 2).double()
+    aggregator = Sum(WEIGHTS, {"a": 0.5})
+    outputs = {"wide": model.trunk(model.x), "narrow": second(model.x)}
+    rows = aggregator.fan_out(outputs, ["a", "b"])
+    assert rows["a"].keys() == outputs.keys()
+    losses = TensorDict(
+        {
+            "a": model.heads["a"](rows["a"]["wide"]).square().mean() + rows["a"]["narrow"].sin().sum(),
+            "b": model.heads["b"](rows["b"]["wide"]).square().mean(),
+        }
+    )
+    aggregator.backward(losses)
+    found = [model.trunk.weight.grad.clone(), second.weight.grad.clone()]
     model.zero_grad()
-    aggregator.probe = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
-    features = model.trunk(model.x)
-    features.retain_grad()
-    rows = aggregator.fan_out(features, ["a", "c", "b"])  # nobody reads c, and its trunk_grad is 0
-    aggregator.backward(TensorDict({name: head(rows[name]).square().mean() for name, head in model.heads.items()}))
-    torch.testing.assert_close(model.trunk.weight.grad, without, rtol=0, atol=1e-12)
-    gram = aggregator.probe.grad
-    assert (gram[1] == 0).all() and (gram[:, 1] == 0).all()
-    # The trunk's cotangent is the sum of the rows: its squared norm is the sum of the Gram matrix.
-    assert gram.sum().item() == pytest.approx(features.grad.square().sum().item(), rel=1e-5)
+    second.zero_grad()
+    features, narrow = model.trunk(model.x), second(model.x)
+    a = model.heads["a"](features).square().mean() + narrow.sin().sum()
+    (0.3 * 0.5 * a + 2.0 * model.heads["b"](features).square().mean()).backward()
+    torch.testing.assert_close(found, [model.trunk.weight.grad, second.weight.grad], rtol=0, atol=1e-12)
 
 
 def test_inside_func_grad_the_factors_are_kept():
@@ -186,34 +213,3 @@ def test_factors_that_are_not_finite_are_refused(factor):
         WeightedSum({"arm": factor})
     with pytest.raises(ValueError, match=r"trunk_grad of every loss is"):
         WeightedSum(trunk_grad=factor)
-
-
-def test_row_statistics_by_hand():
-    # rows (3, 0), (0, 4) and (-3, 0): norms 3, 4, 3; shares .3, .4, .3; cosines 0, -1, 0
-    rows = torch.tensor([[3.0, 0.0], [0.0, 4.0], [-3.0, 0.0]])
-    statistics = row_statistics(rows @ rows.T, ["a", "b", "c"])
-    right = {
-        "trunk/grad_norm/a": 3.0,
-        "trunk/grad_norm/b": 4.0,
-        "trunk/grad_norm/c": 3.0,
-        "trunk/grad_share/a": 0.3,
-        "trunk/grad_share/b": 0.4,
-        "trunk/grad_share/c": 0.3,
-        "trunk/grad_cos/a__b": 0.0,
-        "trunk/grad_cos/a__c": -1.0,
-        "trunk/grad_cos/b__c": 0.0,
-    }
-    assert {name: round(value.item(), 6) for name, value in statistics.items()} == right
-
-
-def test_row_statistics_of_zero_rows_are_zero_not_nan():
-    statistics = row_statistics(torch.zeros(2, 2), ["a", "b"])
-    assert len(statistics) == 5 and all(value.item() == 0 for value in statistics.values())
-
-
-@pytest.mark.parametrize("scale", [1e-12, 1e12])
-def test_row_statistics_do_not_depend_on_the_scale(scale):
-    rows = scale * torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    statistics = row_statistics(rows @ rows.T, ["a", "b"])
-    assert statistics["trunk/grad_cos/a__b"].item() == pytest.approx(1 / math.sqrt(2), rel=1e-5)
-    assert statistics["trunk/grad_share/a"].item() == pytest.approx(1 / (1 + math.sqrt(2)), rel=1e-5)

@@ -1,15 +1,18 @@
 import pytest
 import torch
 
-from mhrl.aggregators import FanOut
+from mhrl.aggregators import Aliases, FanOut, stack_rows
 
 
-def plain_sum(rows):
-    return rows.sum(0)
+def plain_sum(rows, outputs):
+    return rows.sum(0), rows @ rows.T
 
 
-def fan(features, factors, combine=plain_sum, probe=None):
-    return FanOut.apply(features, probe, torch.tensor(factors, dtype=features.dtype), combine, len(factors))
+def fan(features, factors, rule=plain_sum, probe=None):
+    """The aliases of one output, row by row."""
+    scale = None if set(factors) == {1.0} else torch.tensor(factors, dtype=features.dtype)
+    (together,) = FanOut.apply(rule, scale, probe, len(factors), features)
+    return together.unbind()
 
 
 def features_of(*shape):
@@ -29,32 +32,49 @@ def test_b01_gradcheck_and_scaled_sum(factors):
     torch.testing.assert_close(gradient, right, rtol=0, atol=1e-14)
 
 
-def test_aliases_have_the_values_of_the_features():
-    features = features_of(2, 3, 4)
-    rows = fan(features, [1.0, 0.5])
-    assert len(rows) == 2 and all(torch.equal(row, features) for row in rows)
+def test_aliases_have_the_values_and_the_memory_of_the_outputs():
+    wide, narrow = features_of(2, 3, 4), features_of(2, 3)
+    together = FanOut.apply(plain_sum, None, None, 5, wide, narrow)
+    for aliases, output in zip(together, (wide, narrow), strict=True):
+        assert aliases.shape == (5, *output.shape) and aliases.data_ptr() == output.data_ptr()
+        assert all(torch.equal(alias, output) for alias in aliases)
 
 
 def test_the_rule_sees_every_row_scaled_and_its_answer_is_what_the_trunk_gets():
     features, seen = features_of(2, 3), []
 
-    def rule(rows):
-        seen.append(rows)
-        return torch.full_like(rows[0], 7.0)
+    def rule(rows, outputs):
+        seen.append((rows, outputs))
+        return torch.full_like(rows[0], 7.0), rows[:, :0]
 
     a, b = fan(features, [1.0, -0.5], rule)
     (a.sum() + (3 * b).sum()).backward()
-    assert len(seen) == 1
-    assert seen[0].tolist() == [[[1.0] * 3] * 2, [[-1.5] * 3] * 2]
+    ((rows, outputs),) = seen
+    assert rows.tolist() == [[1.0] * 6, [-1.5] * 6]
+    assert torch.equal(outputs[0], features)
     assert features.grad.tolist() == [[7.0] * 3] * 2
 
 
-def test_a_row_that_nobody_reads_counts_as_zero():
-    features, probe = features_of(2, 3), torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
-    a, _ = fan(features, [1.0, 1.0], probe=probe)
-    a.sum().backward()
-    assert features.grad.tolist() == [[1.0] * 3] * 2
-    assert probe.grad.tolist() == [[6.0, 0.0], [0.0, 0.0]]
+def test_two_outputs_are_one_row_each_and_an_output_that_a_row_leaves_out_is_zero():
+    wide, narrow, seen = features_of(2, 2), features_of(3), []
+
+    def rule(rows, outputs):
+        seen.append(rows)
+        return torch.arange(7.0, dtype=torch.float64), rows
+
+    scale = torch.tensor([1.0, 10.0], dtype=torch.float64)
+    (a_wide, b_wide), (a_narrow, _) = FanOut.apply(rule, scale, None, 2, wide, narrow)
+    (a_wide.sum() + 2 * a_narrow.sum() + 3 * b_wide.sum()).backward()
+    assert seen[0].tolist() == [[1.0] * 4 + [2.0] * 3, [30.0] * 4 + [0.0] * 3]
+    assert wide.grad.tolist() == [[0, 1], [2, 3]] and narrow.grad.tolist() == [4, 5, 6]
+
+
+def test_a_row_that_nobody_reads_is_one_of_zeros():
+    features, probe = features_of(2, 3), torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    a, _, c = fan(features, [1.0, 1.0, 1.0], probe=probe)
+    (a.sum() - 2 * c.sum()).backward()
+    assert features.grad.tolist() == [[-1.0] * 3] * 2
+    assert probe.grad.tolist() == [[6.0, 0.0, -12.0], [0.0, 0.0, 0.0], [-12.0, 0.0, 24.0]]
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3)])
@@ -82,7 +102,7 @@ def test_b01_inside_func_grad_with_its_gram():
     weight, x = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
 
     def loss(weight, probe):
-        a, b = FanOut.apply(x @ weight, probe, torch.tensor([1.0, 0.5], dtype=torch.float64), plain_sum, 2)
+        a, b = fan(x @ weight, [1.0, 0.5], probe=probe)
         return a.sin().sum() + b.square().sum()
 
     gradient, gram = torch.func.grad(loss, argnums=(0, 1))(weight, torch.zeros(2, 2, dtype=torch.float64))
@@ -90,3 +110,21 @@ def test_b01_inside_func_grad_with_its_gram():
     rows = [features.cos(), 0.5 * 2 * features]
     torch.testing.assert_close(gradient, x.T @ (rows[0] + rows[1]))
     torch.testing.assert_close(gram, torch.stack([torch.stack([(r * s).sum() for s in rows]) for r in rows]))
+
+
+def test_aliases_by_name_and_together():
+    features = features_of(2, 3)
+    (together,) = FanOut.apply(plain_sum, None, None, 2, features)
+    frozen = features.detach()
+    rows = Aliases(together, ["a", "c"], ["a", "b", "c"], {"b": frozen})
+    assert list(rows) == ["a", "b", "c"] and len(rows) == 3 and "d" not in rows
+    assert rows["b"] is frozen and rows["a"] is rows["a"] and rows["a"] is not rows["c"]
+    assert rows.stack(["a", "c"]) is together
+    with pytest.raises(KeyError):
+        rows["d"]
+    # by name and together, both reach the trunk: 1 + 10 from row a, 10 from row c, 100 from row c
+    (rows["a"].sum() + 10 * rows.stack(["a", "c"]).sum() + 100 * rows.stack(["c", "b"])[0].sum()).backward()
+    assert features.grad.tolist() == [[121.0] * 3] * 2
+    plain = {"x": features, "y": frozen}
+    assert torch.equal(stack_rows(plain, ["y", "x"]), torch.stack([frozen, features]))
+    assert stack_rows(rows, ["a", "c"]) is together

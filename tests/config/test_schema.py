@@ -53,7 +53,7 @@ INTEGERS = [
     "eval.every", "eval.episodes", "checkpoint.every", "checkpoint.keep_last", "log.every", "objective.bins",
 ]  # fmt: skip
 NUMBERS = ["utd_ratio", "trunk.lr", "optimizer.lr", "optimizer.clip_norm", "env.step_timeout"]
-TRUTHS = ["trust_config", "dry_run", "eval.video", "objective.twin"]
+TRUTHS = ["trust_config", "dry_run", "eval.video", "wandb.histograms", "wandb.artifacts", "objective.twin"]
 TEXTS = [
     "name",
     "device",
@@ -66,7 +66,8 @@ TEXTS = [
     "env.action_mask",
 ]
 CHOICES = [
-    "engine", "on_nonfinite", "wandb.mode", "env.vectorization_mode", "objective.dueling", "optimizer.clip_scope",
+    "engine", "on_nonfinite", "wandb.mode", "wandb.watch", "env.vectorization_mode", "objective.dueling",
+    "optimizer.clip_scope",
 ]  # fmt: skip
 NULLABLE = {
     "run_dir", "resume", "checkpoint.keep_last", "wandb.entity", "wandb.notes", "trunk.lr", "optimizer.clip_norm",

@@ -46,6 +46,8 @@ def overrides_for(group, name):
     if (group, name) == ("trunk", "cnn"):
         pixels = ["env=bandit", "env._target_=tests_contract_envs.Images", "~env.target"]
         return ["+experiment=ddpg_shared_trunk", "trunk=cnn", *pixels]
+    if (group, name) in (("aggregator", "dwa"), ("aggregator", "uncertainty")):  # they take no negative losses
+        return ["+experiment=bdq", f"{group}={name}"]
     return ["+experiment=ddpg_shared_trunk", f"{group}={name}"]
 
 

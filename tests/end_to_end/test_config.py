@@ -112,11 +112,11 @@ def signature_only(node, group, where=None):
 
 
 def leaves(node, path=()):
-    """Paths of everything in `node` that is no mapping, but `_target_`s and names of heads and losses."""
+    """Paths of everything in `node` that is no mapping, but `_target_`s and names that the user makes up."""
     for name, value in node.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, (*path, name))
-        elif name not in ("_target_", "heads", "losses", "kwargs"):
+        elif name not in ("_target_", "heads", "losses", "kwargs", "schedules"):
             yield (*path, name)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_every_other_training_command_starts(type_in, train, user_files, command
     words = [word for word in shlex.split(command) if word not in ("python", "train.py", "mhrl-train")]
     if any(word.startswith("resume=") for word in words):
         small = ("total_frames=300", "learning_starts=290", "eval.episodes=1", "batch_size=16")
-        stopped = train("+experiment=ddpg", *small)
+        stopped = train("+experiment=ddpg_shared_trunk", *small)
         # The frames of the text are many: as few as the run has and some more.
         words = [word for word in words if not word.startswith("total_frames=")]
         words = [word.replace("outputs/last", str(stopped.path)) for word in words] + ["total_frames=310"]
@@ -110,11 +111,29 @@ def test_the_doctor_is_called_as_it_can_be(shell):
 
 def test_every_command_is_tested():
     tested = {*train_commands(), "python train.py +experiment=ddpg", "python -m mhrl.doctor"}
-    others = [re.sub(r"^pip install \S+ \S+ && ", "", command) for command in COMMANDS]
-    assert [command for command in others if command not in tested] == [
+    others = [re.sub(r"^pip install -e \S+( && |$)", "", command) for command in COMMANDS]
+    elsewhere = {command for command in others if command and command not in tested} - {
         "pytest",
-        "python scripts/evaluate.py run=outputs/last episodes=20",
-    ]
+        "python scripts/evaluate.py run=outputs/last episodes=20",  # below
+        "wandb sweep sweeps/ddpg_seeds.yaml",  # tests/end_to_end/test_sweep.py
+    }
+    scripts = {Path(command.split()[1]).stem for command in elsewhere}
+    assert all(command.startswith("python scripts/") for command in elsewhere)
+    assert scripts == {"diagnose", "plot", "dashboard"}
+    assert all((ROOT / "tests" / "scripts" / f"test_{script}.py").is_file() for script in scripts)
+
+
+def test_scripts_are_called_as_they_can_be(train, monkeypatch, capsys):
+    """With the arguments of the text, on one small run."""
+    run = train("+experiment=ddpg_shared_trunk", "dry_run=true")
+    monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
+    for command in dict.fromkeys(COMMANDS):
+        if re.match(r"python scripts/(diagnose|plot|dashboard)\.py", command) and "entity" not in command:
+            script, *words = shlex.split(command)[1:]
+            words = [word.replace("outputs/last", str(run.path)).replace("outputs/2*", str(run.path)) for word in words]
+            monkeypatch.setattr(sys, "argv", [str(ROOT / script), *words])
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+            assert capsys.readouterr().out
 
 
 def test_the_evaluation_command_works(shell, train, tmp_path):

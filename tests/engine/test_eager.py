@@ -236,13 +236,19 @@ def test_statistics_equal_brute_force_and_change_nothing(make_toy):
         for name, factor in (("a", 0.3), ("b", 2.0 * 0.5))
     )
     found = result.statistics
-    assert set(found) == {
+    assert {name for name in found if name.startswith("trunk/")} == {
         "trunk/grad_norm/a",
         "trunk/grad_norm/b",
         "trunk/grad_share/a",
         "trunk/grad_share/b",
+        "trunk/grad_dot/a",
+        "trunk/grad_dot/b",
         "trunk/grad_cos/a__b",
+        "trunk/combined_norm",
+        "trunk/conflict_fraction",
     }
+    assert found["trunk/grad_dot/a"].item() == pytest.approx((a * (a + b)).sum().item(), rel=1e-4)
+    assert found["trunk/combined_norm"].item() == pytest.approx((a + b).norm().item(), rel=1e-5)
     assert found["trunk/grad_norm/a"].item() == pytest.approx(a.norm().item(), rel=1e-5)
     assert found["trunk/grad_norm/b"].item() == pytest.approx(b.norm().item(), rel=1e-5)
     assert found["trunk/grad_share/a"].item() == pytest.approx((a.norm() / (a.norm() + b.norm())).item(), rel=1e-5)
@@ -255,27 +261,66 @@ def test_statistics_are_of_one_step_only(make_toy):
     engine = engine_of(objective, torch.optim.SGD(objective.parameters(), 0.0))
     first = engine.step(rows(), ("a", "b"), statistics=True).statistics
     assert engine.step(rows(), ("a", "b")).statistics == {}
-    assert objective.aggregator.probe is None
     again = engine.step(rows(), ("a", "b"), statistics=True).statistics
     assert {k: v.item() for k, v in first.items()} == {k: v.item() for k, v in again.items()}
 
 
-def test_without_a_trunk_there_are_no_statistics(make_network, make_batch):
+def test_without_a_trunk_there_are_statistics_of_the_heads_only(make_network, make_batch):
     network = make_network(trunk="identity")
     objective = ValueBased(network, WeightedSum())
-    assert engine_of(objective).step(make_batch(network), objective.due(0), statistics=True).statistics == {}
+    found = engine_of(objective).step(make_batch(network), objective.due(0), statistics=True).statistics
+    assert {name.rsplit("/", 1)[0] for name in found} == {
+        "module/head_arm",
+        "module/head_gripper",
+        "module/head_value",
+    }
+
+
+@pytest.mark.parametrize("scope", ["global", "variable"])
+def test_modules_are_measured_before_clipping_and_over_the_whole_step(make_toy, scope):
+    batch = rows()
+    objective = make_toy(WeightedSum({"a": 0.3, "b": 2.0}))
+    network = objective.network
+    losses = [network[name](network["trunk"](batch["x"])).square().mean() for name in ("a", "b")]
+    modules = {name: list(module.parameters()) for name, module in network.named_children()}
+    right = {
+        name: torch.cat(
+            [g.flatten() for g in torch.autograd.grad(0.3 * losses[0] + 2.0 * losses[1], parameters, retain_graph=True)]
+        ).norm()
+        for name, parameters in modules.items()
+    }
+    before = {name: nn.utils.parameters_to_vector(parameters).clone() for name, parameters in modules.items()}
+    engine = engine_of(objective, torch.optim.Adam(network.parameters(), 0.01), clip_norm=1e-3, clip_scope=scope)
+    result = engine.step(batch, ("a", "b"), statistics=True)
+    assert sum(norm.square().item() for norm in right.values()) == pytest.approx(result.grad_norm.item() ** 2)
+    for name, parameters in modules.items():
+        found = {key.rsplit("/", 1)[1]: value.item() for key, value in result.statistics.items() if f"/{name}/" in key}
+        moved = nn.utils.parameters_to_vector(parameters) - before[name]
+        assert found["grad_norm"] == pytest.approx(right[name].item(), rel=1e-5)
+        assert found["param_norm"] == pytest.approx(before[name].norm().item(), rel=1e-6)
+        assert found["update_ratio"] == pytest.approx((moved.norm() / before[name].norm()).item(), rel=1e-5)
+        # Adam's first step is the rate in every entry, however small the gradient.
+        assert moved.norm().item() == pytest.approx(0.01 * len(moved) ** 0.5, rel=0.05)
+
+
+def test_a_module_that_the_update_does_not_train_is_left_out(make_network, make_batch):
+    network = make_network(in_keys={"arm": ("observation",)})
+    objective = ValueBased(network, WeightedSum({"gripper": 0.0}, trunk_grad={"value": 0.0}))
+    active = objective.aggregator.active(objective.due(0))
+    found = engine_of(objective).step(make_batch(network), active, statistics=True).statistics
+    assert {name for name in found if name.endswith("/grad_norm")} == {
+        "module/head_arm/grad_norm",
+        "module/head_value/grad_norm",
+    }
 
 
 def test_float64_networks_are_measured_too(make_network, make_batch):
     network = make_network(double=True)
     objective = ValueBased(network, WeightedSum())
     found = engine_of(objective).step(make_batch(network), objective.due(0), statistics=True).statistics
-    assert set(found) == {
+    assert {name for name in found if name.startswith("trunk/grad_norm")} == {
         "trunk/grad_norm/actor",
         "trunk/grad_norm/value",
-        "trunk/grad_share/actor",
-        "trunk/grad_share/value",
-        "trunk/grad_cos/actor__value",
     }
     assert found["trunk/grad_norm/actor"] > 0 and found["trunk/grad_norm/value"] > 0
 
@@ -285,7 +330,8 @@ def test_statistics_are_measured_where_the_network_is(make_toy, monkeypatch):
     engine = engine_of(objective)
     monkeypatch.setattr(engine, "_check_finite", lambda *_: None)  # a meta tensor has no value to look at
     statistics = engine.step(rows().to("meta"), ("a", "b"), statistics=True).statistics
-    assert {value.device.type for value in statistics.values()} == {"meta"} and len(statistics) == 5
+    assert {value.device.type for value in statistics.values()} == {"meta"}
+    assert len(statistics) == 9 + 3 * 3  # of the rows, and three of each module
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -33,7 +33,8 @@ ACTION = torch.tensor([[1.0], [-1.0]])
 def test_actions_stand_side_by_side():
     heads = [Scaled(2, box([-1], [3])), Scaled(2, box([0, 10], [4, 20]))]
     assert Scaled.stacked(heads, FEATURES).tolist() == [[1.25, 2.25, 15.25], [1.5, 2.5, 15.5]]
-    assert Scaled.stacked(heads, [FEATURES, 2 * FEATURES]).tolist() == [[1.25, 2.5, 15.5], [1.5, 3.0, 16.0]]
+    distinct = Scaled.stacked(heads, torch.stack([FEATURES, 2 * FEATURES]), apart=True)
+    assert distinct.tolist() == [[1.25, 2.5, 15.5], [1.5, 3.0, 16.0]]
 
 
 def test_values_are_padded_with_zeros_that_pass_no_gradient():
@@ -42,7 +43,7 @@ def test_values_are_padded_with_zeros_that_pass_no_gradient():
     assert values.tolist() == [[[2.25, 4.5, 6.75], [2.25, 0.0, 0.0]], [[1.5, 3.0, 4.5], [1.5, 0.0, 0.0]]]
     values.sum().backward()
     assert heads[0].ramp.grad.tolist() == [3.75, 3.75, 3.75] and heads[1].ramp.grad.tolist() == [3.75]
-    distinct = Ramp.stacked(heads, [FEATURES, 2 * FEATURES], ACTION)
+    distinct = Ramp.stacked(heads, torch.stack([FEATURES, 2 * FEATURES]), ACTION, apart=True)
     assert distinct[:, 1].tolist() == [[3.5, 0.0, 0.0], [4.0, 0.0, 0.0]]
 
 

@@ -88,9 +88,9 @@ def test_stacked_is_the_loop_of_the_base_class(outputs, widths, layer_norm, shar
     features = [torch.randn(*batch, 3, dtype=torch.float64, requires_grad=True) for _ in outputs]
     action = torch.rand(*batch, *box.shape, dtype=torch.float64, requires_grad=True)
     features = features[:1] if shared else features
-    given = features[0] if shared else features
-    found = QHead.stacked(heads, given, action)
-    right = CriticHead.stacked.__func__(QHead, heads, given, action)
+    given = features[0] if shared else torch.stack(features)
+    found = QHead.stacked(heads, given, action, apart=not shared)
+    right = CriticHead.stacked.__func__(QHead, heads, given, action, apart=not shared)
     assert found.shape == (*batch, len(outputs), max(outputs))
     torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
     arguments = [*heads.parameters(), *features, *([action] if box is BOX else [])]
@@ -107,7 +107,7 @@ def test_stacked_is_the_loop_of_the_base_class(outputs, widths, layer_norm, shar
 def test_one_head_alone_gives_the_bits_of_its_forward(box):
     head, features, action = QHead(3, box, 5, [4]), torch.randn(7, 3), torch.rand(7, *box.shape)
     assert torch.equal(QHead.stacked([head], features, action), head(features, action).unsqueeze(-2))
-    assert torch.equal(QHead.stacked([head], [features], action), head(features, action).unsqueeze(-2))
+    assert torch.equal(QHead.stacked([head], features[None], action, apart=True), head(features, action).unsqueeze(-2))
 
 
 def test_stack_keys_differ_where_stacking_would_be_wrong():

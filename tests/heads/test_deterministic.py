@@ -74,9 +74,9 @@ def test_stacked_is_the_loop_of_the_base_class(dims, widths, layer_norm, shared,
     heads.double()
     features = [torch.randn(*batch, 3, dtype=torch.float64, requires_grad=True) for _ in dims]
     features = features[:1] if shared else features
-    given = features[0] if shared else features
-    found = DeterministicHead.stacked(heads, given)
-    right = ActionHead.stacked.__func__(DeterministicHead, heads, given)
+    given = features[0] if shared else torch.stack(features)
+    found = DeterministicHead.stacked(heads, given, apart=not shared)
+    right = ActionHead.stacked.__func__(DeterministicHead, heads, given, apart=not shared)
     assert found.shape == (*batch, sum(dims))
     torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
     arguments, cotangent = [*heads.parameters(), *features], torch.randn_like(right)
@@ -92,7 +92,7 @@ def test_stacked_is_the_loop_of_the_base_class(dims, widths, layer_norm, shared,
 def test_one_head_alone_gives_the_bits_of_its_forward(widths):
     head, features = DeterministicHead(3, box([-1, 0], [3, 0.5]), widths, final_init=None), torch.randn(7, 3)
     assert torch.equal(DeterministicHead.stacked([head], features), head(features))
-    assert torch.equal(DeterministicHead.stacked([head], [features]), head(features))
+    assert torch.equal(DeterministicHead.stacked([head], features[None], apart=True), head(features))
 
 
 def test_stack_keys_differ_where_stacking_would_be_wrong():

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mhrl.loggers import JsonlLogger, Loggers, Outcome, RunInfo, WandbLogger, resolve_mode
@@ -28,9 +29,10 @@ def nobody_logged_in(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def make_info(run_dir, seed=0):
+def make_info(run_dir, seed=0, **fields):
     run_dir.mkdir(exist_ok=True)
-    return RunInfo("0.1.0", "ddpg", "Pendulum-v1", seed, "cpu", 200, "", run_dir, {"seed": seed, "a": {"b": 1}})
+    config = {"seed": seed, "a": {"b": 1}}
+    return RunInfo("0.1.0", "ddpg", "Pendulum-v1", seed, "cpu", 200, "", run_dir, config, **fields)
 
 
 def inspect(path):
@@ -176,6 +178,82 @@ def test_what_a_run_is_called_and_a_film_reach_wandb(tmp_path, capfd):
     assert {key: described[key] for key in expected} == expected
     (item,) = [record["history"]["item"] for record in records if record["type"] == "history"]
     assert (item["frames"], item["eval/video._type"]) == (40, "video-file")
+
+
+def test_tags_of_the_run_come_before_the_users_each_once_and_none_is_longer_than_wb_allows(tmp_path):
+    wandb = WandbLogger("offline", tags=["mine", "seed:0"])
+    wandb.start(make_info(tmp_path / "run", tags=("seed:0", "env:" + 80 * "x")))
+    wandb.finish(FINISHED)
+    (run,) = (tmp_path / "outputs" / "wandb").glob("offline-run-*")
+    described = next(record["run"] for record in inspect(run) if record["type"] == "run")
+    assert described["tags"] == ["seed:0", "env:" + 60 * "x", "mine"]
+
+
+def test_histograms_are_on_the_axis_of_the_rows_and_leave_out_what_is_not_finite(tmp_path):
+    values = np.array([[0.0, 1.0], [64.0, np.nan]], np.float32)
+    tiny = np.array([0.0, 1e-45], np.float32)  # whose range has no 64 parts in float32
+    given = {"a": values, "index": np.arange(3), "tiny": tiny, "none": np.full(2, np.inf), "empty": np.zeros((2, 0))}
+    loggers = Loggers(JsonlLogger(), WandbLogger("offline"))
+    loggers.start(make_info(tmp_path / "run"))
+    loggers.log({"frames": 40, "updates": 20, "loss/value": 0.5})
+    loggers.histograms(given, 40)
+    loggers.finish(FINISHED)
+    assert loggers.errors == 0
+    (run,) = (tmp_path / "outputs" / "wandb").glob("offline-run-*")
+    row, drawn = [record["history"]["item"] for record in inspect(run) if record["type"] == "history"]
+    assert row["frames"] == drawn["frames"] == 40
+    assert {key.partition(".")[0] for key in drawn if not key.startswith("_")} == {"frames", "a", "index", "tiny"}
+    assert drawn["a._type"] == "histogram"
+    assert drawn["a.bins"] == list(range(65))
+    assert [i for i, count in enumerate(drawn["a.values"]) if count] == [0, 1, 63]
+    assert (sum(drawn["a.values"]), sum(drawn["index.values"]), sum(drawn["tiny.values"])) == (3, 3, 2)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_checkpoints_are_an_artifact_that_is_called_as_the_run_and_are_not_copied(tmp_path, asked):
+    files = [tmp_path / "best.pt", tmp_path / "frames_200.pt"]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    wandb = WandbLogger("offline", artifacts=asked)
+    wandb.start(make_info(tmp_path / "run of +1"))
+    wandb.finish(Outcome("interrupted", 200, 100, 1.0, checkpoints=tuple(files)))
+    (run,) = (tmp_path / "outputs" / "wandb").glob("offline-run-*")
+    records = inspect(run)
+    artifacts = [record["artifact"] for record in records if record["type"] == "artifact"]
+    assert len(artifacts) == asked
+    for artifact in artifacts:
+        assert (artifact["name"], artifact["type"]) == ("run_of__1", "model")
+        contents = {entry["path"]: entry for entry in artifact["manifest"]["contents"]}
+        assert {path: entry["local_path"] for path, entry in contents.items()} == {f.name: str(f) for f in files}
+        # `printf best.pt | md5sum`, in base64
+        assert contents["best.pt"]["digest"] == "xWy5ExaE7W39Ycpy87n2sw=="
+    assert not (tmp_path / "home" / ".local").exists()  # where W&B would keep copies
+    assert records[-1]["exit"]["exit_code"] == 1
+
+
+def test_f01_an_artifact_that_fails_is_counted_and_the_run_is_closed(tmp_path, caplog):
+    loggers = Loggers(WandbLogger("offline", artifacts=True))
+    loggers.start(make_info(tmp_path / "run"))
+    with caplog.at_level(logging.WARNING, "mhrl"):
+        loggers.finish(Outcome("finished", 200, 100, 1.0, checkpoints=(tmp_path / "gone.pt",)))
+    assert loggers.errors == 1 and "gone.pt" in caplog.text
+    (run,) = (tmp_path / "outputs" / "wandb").glob("offline-run-*")
+    assert inspect(run)[-1]["exit"].get("exit_code", 0) == 0
+
+
+def test_a_run_of_wbs_sweep_agent_has_the_agents_id(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "given123")
+    alone = WandbLogger("offline")
+    alone.start(make_info(tmp_path / "alone"))
+    alone.finish(FINISHED)
+    assert alone.run_id != "given123"  # which would merge all runs of this shell
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep123")
+    wandb = WandbLogger("offline")
+    wandb.start(make_info(tmp_path / "run"))
+    wandb.finish(FINISHED)
+    assert wandb.run_id == "given123"
+    assert len(list((tmp_path / "outputs" / "wandb").glob("offline-run-*-given123"))) == 1
 
 
 def test_f01_a_start_that_fails_leaves_no_child_and_the_next_run_works(tmp_path, capfd):

@@ -219,17 +219,90 @@ def test_priority_weights_scale_every_branch():
     assert losses == pytest.approx({name: (single[0][name] + 3 * single[1][name]) / 4 for name in losses})
 
 
-def test_summary_names_each_branch():
-    objective = objective_of(target_reduction="independent")
-    _, metrics = objective.losses(rows([[0, 0]]))
-    assert {name: value.item() for name, value in objective.summary(metrics).items()} == pytest.approx(
+def summary_of(objective, batch, active=None):
+    _, metrics = objective.losses(batch, active)
+    return {name: value.item() for name, value in objective.summary(dict(metrics.items())).items()}
+
+
+def test_summary_says_of_each_branch_what_it_took_predicts_and_would_choose():
+    # Taken: 2 and 7 of `first`, 0 and 6 of `second`; y = 1 + 0.9 * 2 and 1 + 0.9 * 5.
+    assert summary_of(objective_of(target_reduction="independent"), rows([[0, 0], [1, 2]])) == pytest.approx(
         {
-            "head/first/pred_value": 2.0,
-            "head/second/pred_value": 0.0,
+            "head/first/pred_value": 4.5,
+            "head/first/pred_value_max": 7.0,
             "head/first/target_value": 2.8,
+            "head/first/target_gap": 2.8 - 4.5,
+            "head/first/bin_usage": 1 / 2,
+            "head/second/pred_value": 3.0,
+            "head/second/pred_value_max": 6.0,
             "head/second/target_value": 5.5,
+            "head/second/target_gap": 5.5 - 3.0,
+            "head/second/bin_usage": 1 / 3,
         }
     )
+
+
+def test_summary_names_what_was_computed_whatever_is_active_now():
+    objective = objective_of(target_reduction="independent")
+    _, metrics = objective.losses(rows([[0, 0]]), ["second"])
+    objective.aggregator = WeightedSum({"second": 0.0})
+    found = {name: value.item() for name, value in objective.summary(dict(metrics.items())).items()}
+    assert found == pytest.approx(
+        {
+            "head/second/pred_value": 0.0,
+            "head/second/pred_value_max": 0.0,
+            "head/second/target_value": 5.5,
+            "head/second/target_gap": 5.5,
+            "head/second/bin_usage": 1 / 3,
+        }
+    )
+
+
+@pytest.mark.parametrize(("loss_reduction", "predicted", "target"), [("mean_q", 1.0, 4.15), ("summed", 2.0, 7.3)])
+def test_summary_of_a_joint_value_has_its_branches_usage(loss_reduction, predicted, target):
+    assert summary_of(objective_of(loss_reduction=loss_reduction), rows([[0, 0]])) == pytest.approx(
+        {
+            "head/value/pred_value": predicted,
+            "head/value/pred_value_max": predicted,
+            "head/value/target_value": target,
+            "head/value/target_gap": target - predicted,
+            "head/first/bin_usage": 1 / 2,
+            "head/second/bin_usage": 1 / 3,
+        }
+    )
+
+
+@pytest.mark.parametrize("active", [None, ["one"], ["two"]])
+@pytest.mark.parametrize(("masked", "one", "two"), [(False, 2 / 3, 1 / 2), (True, 1 / 3, 1.0)])
+def test_b06_a_masked_choice_is_not_counted_as_used(masked, one, two, active):
+    # Two rows. Best are 0 and 2 of `one`, 1 and 1 of `two`; of what the masks allow 2 and 2, and 0 and 1.
+    objective = objective_of({"one": [[9.0, 5.0, 6.0], [0.0, 7.0, 8.0]], "two": [[1.0, 2.0], [3.0, 4.0]]})
+    now, later = [[False, True, True], [True, False, False]], [[True, False, True], [True, True, False]]
+    objective.network.allowed = torch.tensor([now, later]) if masked else None
+    batch = rows([[1, 0], [1, 0]])
+    batch["observation"] = torch.tensor([0.0, 1.0])
+    found = summary_of(objective, batch, active)
+    right = {name: part for name, part in (("one", one), ("two", two)) if active is None or name in active}
+    usage = {name: part for name, part in found.items() if name.endswith("bin_usage")}
+    assert usage == pytest.approx({f"head/{name}/bin_usage": part for name, part in right.items()})
+
+
+def test_metrics_are_references_to_what_the_losses_computed():
+    objective = objective_of()
+    batch = rows([[0, 0]])
+    _, metrics = objective.losses(batch)
+    assert set(metrics.keys()) == {
+        "pred_value",
+        "target_value",
+        "columns",
+        "td_error",
+        "priority",
+        "values",
+        "observation",
+    }
+    assert metrics["values"].shape == (1, 1, 2, 3) and not metrics["values"].requires_grad
+    assert metrics["columns"].tolist() == [0, 1]
+    assert metrics["observation", "observation"] is batch["observation"]
 
 
 @pytest.mark.parametrize(
@@ -258,10 +331,3 @@ def test_a_given_target_is_taken_as_it_is():
     assert losses["first"].item() == pytest.approx((1 + 1) / 2 / 2) and losses["second"].item() == pytest.approx(2.5)
     _, metrics = objective_of().losses(rows([[0, 0]]), ["second"], target_value=torch.tensor([[1.0, 3.0]]))
     assert metrics["target_value"].tolist() == [[3.0]]
-
-
-def test_figures_of_losses_that_were_dropped_since_are_left_out():
-    objective = objective_of()
-    _, metrics = objective.losses(rows([[0, 0]]))
-    objective.aggregator = WeightedSum({"first": 0.0})
-    assert objective.summary(metrics) == {}

@@ -263,8 +263,11 @@ def test_metrics_and_targets_carry_no_graph(make_network, make_batch):
         "state_action_value",
         "action_gradient/arm",
         "action_gradient/gripper",
+        "action/arm",
+        "action/gripper",
         "pred_value",
         "target_value",
+        "columns",
         "td_error",
         "priority",
     }
@@ -338,7 +341,8 @@ def test_inactive_losses_are_not_computed(make_network, make_batch):
     assert set(objective.losses(batch, ["value"])[0].keys()) == {"value"}
     losses, metrics = objective.losses(batch, ["gripper"])
     assert set(losses.keys()) == {"gripper"}
-    assert set(metrics.keys()) == {"state_action_value", "action_gradient/gripper"}
+    assert set(metrics.keys()) == {"state_action_value", "action_gradient/gripper", "action/arm", "action/gripper"}
+    assert set(objective.summary(metrics)) == {"head/gripper/action_gradient", "head/gripper/saturation"}
     found = gradients(objective, batch, ["gripper"])
     assert {name.split(".")[0] for name in found} == {"trunk", "head_gripper"}
 
@@ -398,17 +402,34 @@ def test_a07_targets_are_out_of_reach_of_the_optimizer(make_network, make_batch)
 
 
 def test_summary_reduces_to_scalars_by_hand(make_network):
-    objective = objective_of(make_network())
+    objective = objective_of(make_network({"arm": (0, 1), "gripper": (2,)}, low=[-1, -1, 0], high=[1, 1, 4]))
     metrics = {
         "pred_value": torch.tensor([[1.0], [3.0]]),
         "target_value": torch.tensor([[2.0], [6.0]]),
+        "columns": torch.tensor([0]),
         "action_gradient/arm": torch.tensor([[3.0, 4.0], [0.0, 0.0]]),
+        "action/arm": torch.tensor([[1.0, 0.0], [0.0, 0.5]]),
+        "action/gripper": torch.tensor([[4.0], [4.0]]),  # idle: it acts, but has no figures
     }
     assert {name: value.item() for name, value in objective.summary(metrics).items()} == {
         "head/value/pred_value": 2.0,
+        "head/value/pred_value_max": 3.0,
         "head/value/target_value": 4.0,
+        "head/value/target_gap": 2.0,
         "head/arm/action_gradient": 2.5,
+        "head/arm/saturation": 0.25,
     }
+
+
+def test_the_actions_in_the_metrics_are_the_greedy_ones(make_network, make_batch):
+    network = make_network()
+    objective, batch = objective_of(network), make_batch(network)
+    _, metrics = objective.losses(batch)
+    with torch.no_grad():
+        observation = network.observe(batch)
+        right = network.propose(network.proposing, network.trunk_features(observation), observation)
+    for head, action in right.items():
+        torch.testing.assert_close(metrics[f"action/{head}"], action)
 
 
 @pytest.mark.parametrize(

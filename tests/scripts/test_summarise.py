@@ -49,7 +49,7 @@ def test_runs_are_told_apart_by_keys_of_their_configs(make_run, capsys):
     assert "another run of 'a' with seed 0; tell them apart with --by" in capsys.readouterr().err
     summarise.main([*runs, "--by", "objective.double"])
     assert [row[1] for row in printed(capsys)[1:]] == ["objective.double=False", "objective.double=True"]
-    with pytest.raises(SystemExit, match=r"its config has no objective\.dubble"):
+    with pytest.raises(SystemExit, match=r"config\.yaml has no objective\.dubble"):
         summarise.main([*runs, "--by", "objective.dubble"])
 
 

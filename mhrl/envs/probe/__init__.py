@@ -5,9 +5,10 @@ attributes, and all that is random comes from `np_random`.
 """
 
 from mhrl.envs.probe.bandit import Bandit
+from mhrl.envs.probe.conflict import Conflict
 from mhrl.envs.probe.const_obs import ConstObs
 from mhrl.envs.probe.counter import Counter
 from mhrl.envs.probe.gearbox import Gearbox
 from mhrl.envs.probe.platform import Platform
 
-__all__ = ["Bandit", "ConstObs", "Counter", "Gearbox", "Platform"]
+__all__ = ["Bandit", "Conflict", "ConstObs", "Counter", "Gearbox", "Platform"]

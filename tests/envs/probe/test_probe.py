@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 from mhrl.envs import probe
 
 
-@pytest.mark.parametrize("name", ["Bandit", "ConstObs", "Counter", "Gearbox", "Platform"])
+@pytest.mark.parametrize("name", ["Bandit", "Conflict", "ConstObs", "Counter", "Gearbox", "Platform"])
 def test_gymnasiums_checks_pass(name):
     arguments = {"ConstObs": (3, "truncated"), "Counter": (3,)}.get(name, ())
     with warnings.catch_warnings(record=True) as caught:
@@ -20,4 +20,4 @@ def test_gymnasiums_checks_pass(name):
 
 
 def test_all_are_listed():
-    assert {*probe.__all__} == {"Bandit", "ConstObs", "Counter", "Gearbox", "Platform"}
+    assert {*probe.__all__} == {"Bandit", "Conflict", "ConstObs", "Counter", "Gearbox", "Platform"}
