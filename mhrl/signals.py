@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self, final
 
@@ -12,10 +13,12 @@ class StopSignals:
 
     Attributes:
         received: the first signal's number, or None.
+        pass_on: called with it at once, for processes of one's own that have to hear it, too.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.pass_on: Callable[[int], None] = _nobody
         self._before: dict[int, Any] = {}
 
     @property
@@ -38,8 +41,13 @@ class StopSignals:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.received = number
+        self.pass_on(number)
         for each in self._before:  # the system's own reaction: it waits for nothing
             signal.signal(each, signal.SIG_DFL)
         name = signal.Signals(number).name
         text = f"\n{name}: a checkpoint is saved at the next rollout end, then the run stops; again: it ends at once\n"
         os.write(2, text.encode())  # straight to stderr: a logger may be what was interrupted
+
+
+def _nobody(number: int) -> None:
+    """There is nobody else to tell."""

@@ -80,15 +80,21 @@ def run_all(jobs: Sequence[Job], at_once: int, stop: StopSignals, say: Callable[
     say(f"{len(jobs)} runs, of which {len(jobs) - len(waiting)} are finished")
     running: dict[Job, tuple[subprocess.Popen[bytes], float]] = {}
     failed: list[Job] = []
-    told = False
+    told: set[Job] = set()
+
+    def tell(number: int) -> None:
+        """Let them save and stop, before a second signal ends this process."""
+        for job in running.keys() - told:
+            told.add(job)
+            running[job][0].send_signal(signal.SIGINT)
+
+    stop.pass_on = tell
     while running or (waiting and not stop.received):
         while waiting and len(running) < at_once and not stop.received:
             job = waiting.popleft()
             running[job] = _start(job), time.monotonic()
-        if stop.received and not told:
-            told = True
-            for process, _ in running.values():
-                process.send_signal(signal.SIGINT)
+        if stop.received:
+            tell(stop.received)  # one may have begun as the signal came
         for job, (process, began) in list(running.items()):
             if process.poll() is None:
                 continue

@@ -58,8 +58,12 @@ class Rows:
 
 
 def levels(run: Run) -> list[Rows]:
-    """The levels at which a run has measured rows, the one where its aggregator works last."""
-    return [rows for rows in (Rows(run, level) for level in PREFIXES) if rows.names]
+    """The levels at which a run's aggregator has measured rows, the one where it works last.
+
+    A run that went on with another rule may hold rows of a level that is not this rule's.
+    """
+    there = ("features", "params") if str(run.fact("aggregator")).endswith("@params") else ("features",)
+    return [rows for rows in (Rows(run, level) for level in there) if rows.names]
 
 
 def recent(values: Floats) -> float:

@@ -22,6 +22,14 @@ def test_the_first_is_remembered_and_said(number, capfd):
     assert signal.getsignal(number) is before
 
 
+def test_the_first_is_passed_on_at_once():
+    told = []
+    with StopSignals() as stop:
+        stop.pass_on = told.append
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told == [signal.SIGTERM]
+
+
 def test_outside_the_main_thread_it_hears_nothing():
     heard = []
 

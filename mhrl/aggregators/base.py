@@ -74,6 +74,7 @@ class BackwardAggregator(nn.Module, ABC):
         self._record: Record | None = None
         self._probe: Tensor | None = None
         self._fanned: tuple[str, ...] = ()
+        self._handed_out = False
 
     @property
     def label(self) -> str:
@@ -114,7 +115,7 @@ class BackwardAggregator(nn.Module, ABC):
         Raises:
             ValueError: if a rule balances and there is no graph under the features: nothing is shared.
         """
-        names = tuple(rows)
+        names, self._handed_out = tuple(rows), True
         if isinstance(features, Tensor):
             return self._fan_out((features,), names)[0]
         fanned = self._fan_out(tuple(features.values()), names)
@@ -220,8 +221,12 @@ class BackwardAggregator(nn.Module, ABC):
             frames: env transitions so far, for schedules.
 
         Raises:
-            ValueError: if a loss is no scalar, or carries no gradient (it would be ignored in silence).
+            ValueError: if a loss is no scalar, or carries no gradient (it would be ignored in silence); or if a rule
+                balances and `fan_out` was not called since the last backward (it would see no rows).
         """
+        handed_out, self._handed_out = self._handed_out, False
+        if self.balances and not handed_out:
+            raise ValueError(f"{self.label} has seen no rows: let the heads read fan_out(features, rows) each time")
         losses = losses.select(*self.active(losses.keys(), frames))
         for name, loss in losses.items():
             if loss.dim():

@@ -25,6 +25,9 @@ def parameter_gram(
         outputs: the trunk's outputs, with their graph.
         parameters: the shared ones; those that `outputs` do not depend on count as zero.
         reduce: applied to the gradients `[K, *]` of each parameter first.
+
+    Raises:
+        ValueError: if `outputs` depend on none of the parameters.
     """
     parts = rows.split([output.numel() for output in outputs], 1)
     cotangents = [part.unflatten(1, output.shape) for part, output in zip(parts, outputs, strict=True)]
@@ -34,6 +37,8 @@ def parameter_gram(
         torch.autograd.grad(sources, parameters, [seed[i] for seed in seeds], retain_graph=True, allow_unused=True)
         for i in range(len(rows))
     ]
+    if all(gradient is None for gradient in pulled[0]):
+        raise ValueError("shared: none of these parameters lies under the features; shared=trunk.parameters()")
     gram = rows.new_zeros(len(rows), len(rows))
     for of_rows in zip(*pulled, strict=True):
         if of_rows[0] is not None:

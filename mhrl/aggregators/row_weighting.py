@@ -120,12 +120,12 @@ class RowWeighting(BackwardAggregator, ABC):
 
     def cotangent(self, rows: Tensor, names: tuple[str, ...], outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The rows times their weights; and, where weights are kept, what `observe` has to know about them."""
-        live = self._live(rows)
-        weights = None if live is None else self._kept.recall(names, live)
+        parts = self._parts(rows)
+        weights = self._recalled(names, parts)
         if weights is None:
             weights = rows.new_ones(1) if len(rows) == 1 else self.weigh(self.gram(rows, outputs), names)
         weights = weights.to(rows)
-        return weights @ rows, rows.new_zeros(0) if live is None else note(weights, live)
+        return weights @ rows, rows.new_zeros(0) if parts is None else note(weights * parts, parts > 0)
 
     def statistics(self, rows: Tensor, names: tuple[str, ...], outputs: Sequence[Tensor]) -> dict[str, Tensor]:
         """See `BackwardAggregator`; with the weight of every row, at level `params` the statistics there, too.
@@ -135,8 +135,7 @@ class RowWeighting(BackwardAggregator, ABC):
         """
         gram = self.reduce(rows @ rows.T)
         level = gram if self.level == "features" else self.gram(rows, outputs)
-        live = self._live(rows)
-        kept = None if live is None else self._kept.recall(names, live)
+        kept = self._recalled(names, self._parts(rows))
         weights = self.weigh(level, names) if kept is None else kept.to(rows)
         found = _weighed(gram, weights, names, "trunk")
         found |= {f"trunk/grad_weight/{name}": weights[i] for i, name in enumerate(names)}
@@ -157,9 +156,21 @@ class RowWeighting(BackwardAggregator, ABC):
             return self.reduce(rows @ rows.T)
         return parameter_gram(rows, outputs, self._shared, self.reduce)
 
-    def _live(self, rows: Tensor) -> Tensor | None:
-        """Which rows `[K]` are not zero, in any process; None where no weights are kept."""
-        return None if self.refresh == 1 else self.reduce(torch.linalg.vector_norm(rows, dim=1)) != 0
+    def _parts(self, rows: Tensor) -> Tensor | None:
+        """Each row's norm over that of all together `[K]`, at the features; None where no weights are kept.
+
+        Kept is a weight times this part: the weight of a row that was tiny is huge, and wrong once the row has grown.
+        """
+        if self.refresh == 1:
+            return None
+        squares = self.reduce(torch.linalg.vector_norm(rows, dim=1).square())
+        return (squares / squares.sum().clamp(min=torch.finfo(rows.dtype).tiny)).sqrt()
+
+    def _recalled(self, names: Sequence[str], parts: Tensor | None) -> Tensor | None:
+        """The weights `[K]` that are kept for these rows, if there are any."""
+        if parts is None or (kept := self._kept.recall(names, parts > 0)) is None:
+            return None
+        return torch.where(parts > 0, kept.to(parts) / parts, 0.0)
 
     def observe(self, losses: Any, rows: tuple[str, ...], gram: Tensor | None) -> None:  # noqa: ANN401
         """Keep the weights that were used, if weights are kept.
@@ -173,12 +184,12 @@ class RowWeighting(BackwardAggregator, ABC):
             self._kept.keep(rows, gram)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The weights that are kept."""
-        return {"kept": self._kept.state_dict()}
+        """The weights that are kept, and the level at which they were found."""
+        return {"kept": self._kept.state_dict(), "level": self.level}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `get_extra_state` returned."""
-        self._kept.load_state_dict(state["kept"])
+        """Restore what `get_extra_state` returned; weights of another level are not taken over."""
+        self._kept.load_state_dict(state["kept"] if state["level"] == self.level else {})
 
 
 def _weighed(gram: Tensor, weights: Tensor, names: Sequence[str], prefix: str) -> dict[str, Tensor]:

@@ -71,6 +71,8 @@ def test_b01_one_call_of_autograd_and_no_graph_kept():
         aggregator.backward(losses)
     assert backward.call_count == 1
     with pytest.raises(RuntimeError, match=r"second time"):
+        losses.backward(gradient=aggregator.weights(losses))
+    with pytest.raises(ValueError, match=r"Sum has seen no rows: let the heads read fan_out"):
         aggregator.backward(losses)
 
 

@@ -3,7 +3,7 @@ import torch
 from _properties import LEVELS, PROMISES, Model, build, close
 from tensordict import TensorDict
 
-from mhrl.aggregators import RowWeighting
+from mhrl.aggregators import RowWeighting, UPGrad
 
 
 class Fixed(RowWeighting):
@@ -195,3 +195,43 @@ def test_losses_that_share_a_row_are_one():
     rows = aggregator.fan_out(model.trunk(model.x), ["both"])
     aggregator.backward(TensorDict({name: model.loss(name, rows["both"]) for name in "ab"}))
     close(model.trunk_gradient(), model.jacobian("params", {"a": 1.0, "b": 1.0}).sum(0))
+
+
+def step(aggregator, first, second):
+    """What a trunk of two outputs gets for two given rows."""
+    features = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    rows = aggregator.fan_out(features, ["first", "second"])
+    given = {"first": first, "second": second}
+    aggregator.backward(
+        TensorDict({name: (rows[name] * torch.tensor(row, dtype=torch.float64)).sum() for name, row in given.items()})
+    )
+    return features.grad
+
+
+def test_kept_weights_of_a_row_that_was_tiny_do_not_blow_up_once_it_grows():
+    # (1, 0) and (-s, s) each projected to where it harms no other: (1/2, 1/2) and (0, s); the mean. Of what is kept the
+    # second row's part stays as it was: half of (0.5, 0.5) and, of unit rows, what s = 1e-5 made of the second.
+    aggregator = UPGrad(refresh=2)
+    close(step(aggregator, [1.0, 0.0], [-1e-5, 1e-5]), torch.tensor([0.25, 0.25 + 0.5e-5], dtype=torch.float64), 1e-9)
+    grown = step(aggregator, [1.0, 0.0], [-0.1, 0.1])
+    assert 0.2 < grown.norm() < 0.6
+    close(step(aggregator, [1.0, 0.0], [-0.1, 0.1]), torch.tensor([0.25, 0.25 + 0.05], dtype=torch.float64), 1e-9)
+
+
+def test_weights_of_another_level_are_not_taken_over():
+    model = Model()
+    kept = build(Drawn, model, "params", refresh=9)
+    kept.backward(model.losses(kept))
+    same, other = build(Drawn, model, "params", refresh=9), build(Drawn, model, "features", refresh=9)
+    for aggregator, calls in ((same, 0), (other, 1)):
+        aggregator.load_state_dict(kept.state_dict())
+        before = Drawn.calls
+        aggregator.backward(model.losses(aggregator))
+        assert Drawn.calls - before == calls
+
+
+def test_parameters_that_are_not_shared_are_refused():
+    model = Model()
+    aggregator = UPGrad(level="params", shared=model.heads.parameters())
+    with pytest.raises(ValueError, match=r"none of these parameters lies under the features"):
+        aggregator.backward(model.losses(aggregator))

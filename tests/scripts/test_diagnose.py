@@ -118,6 +118,13 @@ def test_a_row_that_is_logged_late_has_its_pairs_wherever_it_stands_in_their_nam
     }
 
 
+def test_rows_of_a_level_of_a_rule_before_are_left_out(write_run):
+    rows = [measured(1, share=0.3, level="trunk/params"), measured(2, share=0.9)]
+    out = reported(write_run("a", rows, aggregator="gradnorm@features"))
+    assert "Aggregator gradnorm@features; gradients, shares and conflicts are those at the features." in out
+    assert "arm has most, 90%" in out
+
+
 def test_the_level_is_the_one_where_the_aggregator_works(write_run, monkeypatch):
     rows = [
         measured(i, share=0.9, cosine=0.5) | measured(i, share=0.3, level="trunk/params", **{"trunk/sign_agreement": x})
