@@ -7,15 +7,12 @@ the parameters. All take turns in short blocks, and only CPU time counts, so tha
 shows.
 """
 
-import time
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from statistics import median
 
-import gymnasium as gym
-import numpy as np
 import torch
-from rich.console import Console
+from _benchmark import NO_ACTION, begin, block
 from rich.table import Column, Table
 from tensordict import TensorDict
 from torch import Tensor, nn
@@ -39,7 +36,6 @@ from mhrl.aggregators import (
 from mhrl.heads import QHead
 from mhrl.layers import mlp
 
-NO_ACTION = gym.spaces.Box(np.zeros(0, np.float32), np.zeros(0, np.float32))
 RULES: tuple[type[RowWeighting], ...] = (UPGrad, PCGrad, MGDA, IMTLG, AlignedMTL, ConFIG)
 PLAIN = "plain, looped"
 Update = Callable[[], None]
@@ -136,14 +132,6 @@ def agreement(count: int, options: Namespace, updates: int) -> float:
     return sum(found) / len(found)
 
 
-def block(update: Update, updates: int) -> float:
-    """CPU milliseconds an update."""
-    start = time.process_time()
-    for _ in range(updates):
-        update()
-    return (time.process_time() - start) / updates * 1e3
-
-
 def compare(count: int, options: Namespace) -> dict[str, tuple[float, float]]:
     """Medians over the blocks: milliseconds of an update, and its ratio to the plain one turn by turn."""
     updates = candidates(count, options)
@@ -157,22 +145,7 @@ def compare(count: int, options: Namespace) -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.split(":")[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heads", type=int, nargs="+", default=[3, 17], help="numbers of heads")
-    parser.add_argument("--widths", type=int, nargs="*", default=[], help="hidden layers of each head")
-    parser.add_argument("--outputs", type=int, default=33, help="outputs of a head")
-    parser.add_argument("--batch", type=int, default=256, help="rows of a batch")
-    parser.add_argument("--blocks", type=int, default=15, help="turns of each")
-    parser.add_argument("--updates", type=int, default=10, help="updates of a turn")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # as in training
-    console = Console()
-    console.print(
-        f"trunk 64-256-256, hidden layers of a head {options.widths}, {options.outputs} outputs a head, batch "
-        f"{options.batch}, float32, 1 thread, torch {torch.__version__}; medians of {options.blocks} blocks of "
-        f"{options.updates} updates"
-    )
+    options, console = begin(__doc__.split(":")[0], [3, 17], 15, 10)
     columns = [compare(count, options) for count in options.heads]
     names = (f"{count} heads, {what}" for count in options.heads for what in ("ms", "x plain"))
     table = Table(Column("step", no_wrap=True), *names)

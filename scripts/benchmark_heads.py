@@ -5,15 +5,12 @@ their mean squared errors, its gradient, one step of the fused Adam. They take t
 counts, so that other work on the machine hardly shows.
 """
 
-import time
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from statistics import median
 
-import gymnasium as gym
-import numpy as np
 import torch
-from rich.console import Console
+from _benchmark import NO_ACTION, begin, block
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
@@ -21,7 +18,6 @@ from torch.nn import functional as F
 from mhrl.heads import QHead
 from mhrl.layers import mlp
 
-NO_ACTION = gym.spaces.Box(np.zeros(0, np.float32), np.zeros(0, np.float32))
 Losses = Callable[[Sequence[QHead], Tensor, Tensor, Tensor], Tensor]
 
 
@@ -58,14 +54,6 @@ def make_update(losses: Losses, count: int, options: Namespace) -> Callable[[], 
     return update
 
 
-def block(update: Callable[[], Tensor], updates: int) -> float:
-    """CPU milliseconds an update."""
-    start = time.process_time()
-    for _ in range(updates):
-        update()
-    return (time.process_time() - start) / updates * 1e3
-
-
 def compare(count: int, options: Namespace) -> tuple[float, float, float]:
     """Medians over the blocks: milliseconds of an update by the loop and together, and their ratio turn by turn."""
     loop, together = (make_update(losses, count, options) for losses in (looped, stacked))
@@ -76,22 +64,7 @@ def compare(count: int, options: Namespace) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.split(":")[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heads", type=int, nargs="+", default=[17, 64], help="numbers of heads")
-    parser.add_argument("--widths", type=int, nargs="*", default=[], help="hidden layers of each head")
-    parser.add_argument("--outputs", type=int, default=33, help="outputs of a head")
-    parser.add_argument("--batch", type=int, default=256, help="rows of a batch")
-    parser.add_argument("--blocks", type=int, default=21, help="turns of each")
-    parser.add_argument("--updates", type=int, default=20, help="updates of a turn")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # as in training
-    console = Console()
-    console.print(
-        f"trunk 64-256-256, hidden layers of a head {options.widths}, {options.outputs} outputs a head, batch "
-        f"{options.batch}, float32, 1 thread, torch {torch.__version__}; medians of {options.blocks} blocks of "
-        f"{options.updates} updates"
-    )
+    options, console = begin(__doc__.split(":")[0], [17, 64], 21, 20)
     table = Table("heads", "loop, ms", "stacked, ms", "stacked / loop")
     for count in options.heads:
         loop, together, ratio = compare(count, options)
