@@ -40,6 +40,15 @@ class Run:
         """`{path: leaf}` of the newest checkpoint, its config excepted."""
         return flatten({key: value for key, value in self.checkpoint().items() if key != "config"})
 
+    def differences(self, other):
+        """Names of the leaves of two runs' newest checkpoints that are not the same bit for bit."""
+        left, right = self.leaves(), other.leaves()
+        return sorted(left.keys() ^ right.keys()) + [
+            key
+            for key, value in left.items()
+            if key in right and not (torch.equal(value, right[key]) if torch.is_tensor(value) else value == right[key])
+        ]
+
 
 def flatten(node, where=""):
     if isinstance(node, dict):

@@ -1,7 +1,6 @@
 """Aggregators in whole runs: resumed bit for bit, switched on resume, and what is refused."""
 
 import pytest
-import torch
 
 from mhrl.config import ConfigError
 
@@ -21,16 +20,6 @@ RULES = {
 }
 
 
-def differences(left, right):
-    """Names of the leaves of two runs' checkpoints that are not the same bit for bit."""
-    left, right = left.leaves(), right.leaves()
-    return sorted(left.keys() ^ right.keys()) + [
-        key
-        for key, value in left.items()
-        if key in right and not (torch.equal(value, right[key]) if torch.is_tensor(value) else value == right[key])
-    ]
-
-
 def logged(run):
     return [{key: value for key, value in row.items() if "perf/" not in key} for row in run.rows if row["updates"]]
 
@@ -40,7 +29,7 @@ def test_d02_n_and_n_more_resumed_are_2n_bit_for_bit(train, rule):
     base = (*BRANCHES, *RULES[rule])
     whole, part = train(*base, "total_frames=100"), train(*base, "total_frames=60")
     resumed = train(f"resume={part.path}", "total_frames=100")
-    assert differences(resumed, whole) == []
+    assert resumed.differences(whole) == []
     assert all(row.items() >= right.items() for row, right in zip(logged(resumed), logged(whole), strict=True))
     assert f"aggregator  {rule}" in (whole.path / "train.log").read_text()
 

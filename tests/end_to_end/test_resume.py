@@ -13,16 +13,6 @@ SMALL = ("learning_starts=100", "batch_size=16", "eval.episodes=2", "eval.every=
 LEG = ("heads.back_leg.widths=[16]", "heads.front_leg.widths=[16]", "heads.value.widths=[16]", "trunk.widths=[16]")
 
 
-def differences(left, right):
-    """Names of the leaves of two runs' checkpoints that are not the same bit for bit."""
-    left, right = left.leaves(), right.leaves()
-    return sorted(left.keys() ^ right.keys()) + [
-        key
-        for key, value in left.items()
-        if key in right and not (torch.equal(value, right[key]) if torch.is_tensor(value) else value == right[key])
-    ]
-
-
 def rows(run):
     """Every metric of the run by (key, frames), clock times excepted; each once."""
     cells = [(key, row["frames"], value) for row in run.rows for key, value in row.items() if "perf/" not in key]
@@ -66,7 +56,7 @@ def test_d02_resumed_equals_uninterrupted(train, case):
     trust = ("trust_config=true",) if "toy_envs" in str(CASES[case]) else ()
     resumed = train(f"resume={part.path}", "total_frames=600", *trust)
     assert resumed.path == part.path
-    assert differences(resumed, whole) == []
+    assert resumed.differences(whole) == []
     assert rows(resumed).items() >= rows(whole).items()
     assert resumed.info["status"] == "finished" and resumed.info["resumed"][0]["frames"] == 300
 
@@ -74,7 +64,7 @@ def test_d02_resumed_equals_uninterrupted(train, case):
 def test_d02_many_rows_may_be_cut_between_two_logs(train):
     base = (*CASES["hybrid"], "log.every=50")
     whole, part = train(*base, "total_frames=240"), train(*base, "total_frames=130")
-    assert differences(train(f"resume={part.path}", "total_frames=240"), whole) == []
+    assert train(f"resume={part.path}", "total_frames=240").differences(whole) == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +85,7 @@ def test_d02_wherever_it_is_cut(train, at, extra):
     part = train(*base, f"total_frames={at[0]}")
     for frames in (*at[1:], 600):
         part = train(f"resume={part.path}", f"total_frames={frames}")
-    assert differences(part, whole) == []
+    assert part.differences(whole) == []
     assert rows(part).items() >= rows(whole).items()
     assert [entry["frames"] for entry in part.info["resumed"]] == list(at)
 
@@ -108,7 +98,7 @@ def test_d02_from_an_older_checkpoint_the_later_rows_are_cut(train):
         *("frames_101.pt", "frames_200.pt", "frames_400.pt", "frames_600.pt"),
     ]
     resumed = train(f"resume={again.path / 'checkpoints' / 'frames_200.pt'}")
-    assert differences(resumed, whole) == []
+    assert resumed.differences(whole) == []
     assert rows(resumed) == rows(whole)
     names = sorted(path.name for path in (again.path / "checkpoints").iterdir())
     assert {"later_400.pt", "later_600.pt", "frames_400.pt", "frames_600.pt", "last.pt", "best.pt"} <= set(names)
@@ -117,7 +107,7 @@ def test_d02_from_an_older_checkpoint_the_later_rows_are_cut(train):
 def test_d02_saving_does_not_change_the_run(train):
     base = ("+experiment=ddpg_shared_trunk", *SMALL, "total_frames=400", "num_envs=2")
     often = train(*base, "checkpoint.every=10", "checkpoint.keep_last=3")
-    assert differences(often, train(*base)) == []
+    assert often.differences(train(*base)) == []
     numbers = sorted(int(path.stem[7:]) for path in (often.path / "checkpoints").glob("frames_*.pt"))
     assert numbers == [380, 390, 400]
     last = often.path / "checkpoints" / "last.pt"
@@ -254,7 +244,7 @@ def test_h03_a_torn_checkpoint_falls_back_with_a_warning(train, keep):
     assert "frames_300.pt cannot be read" in log
     assert resumed.info["resumed"][0]["frames"] == 200
     whole = train("+experiment=ddpg", *SMALL, "total_frames=400")
-    assert differences(resumed, whole) == []
+    assert resumed.differences(whole) == []
     assert rows(resumed) == rows(whole)
 
 
