@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 
-from mhrl.aggregators import AdaptiveWeighting, BackwardAggregator, Curve, RowWeighting, Schedule
+from mhrl.aggregators import BackwardAggregator, Curve, Schedule
 from mhrl.config import (
     OBJECTIVE_FIELDS,
     OPTIMIZER_FIELDS,
@@ -18,7 +18,7 @@ from mhrl.config import (
     check_env,
     extra_for,
     find_target,
-    nearest,
+    signature_of,
 )
 from mhrl.engine import EagerEngine, Engine
 from mhrl.envs import EnvError, EnvSpaces, inspect_env, make_factory
@@ -30,7 +30,7 @@ from mhrl.normaliser import Normaliser
 from mhrl.objectives import Objective
 from mhrl.objectives.value_based import ACTOR_ROW
 from mhrl.replay import Replay, transition_bytes
-from mhrl.resolve import HEAD_FIELDS, values_of
+from mhrl.resolve import HEAD_FIELDS, losses_named, values_of
 from mhrl.trunks import IdentityTrunk, Trunk
 
 Config = Mapping[str, Any]
@@ -119,10 +119,10 @@ def build_objective(config: Config, network: Network, aggregator: BackwardAggreg
     """
     arguments = {"network": network, "aggregator": aggregator}
     objective: Objective = build(config["objective"], "objective", skip=OBJECTIVE_FIELDS, **arguments)
-    if isinstance(aggregator, AdaptiveWeighting):
-        aggregator.row_of = objective.row_of
-        if aggregator.positive and (signed := aggregator.active(objective.signed)):
-            raise ConfigError(f"aggregator: {aggregator.refusal(signed[0], 'is known to become negative')}")
+    try:
+        aggregator.bind(objective.row_of, objective.signed)
+    except ValueError as error:
+        raise ConfigError(f"aggregator: {error}") from error
     return objective
 
 
@@ -150,44 +150,31 @@ def build_aggregator(config: Config, proposing: Collection[str], trunk: torch.nn
     if len(acting) == 1:
         trunk_grad.setdefault(ACTOR_ROW, acting.pop())
     weights = {name: loss["weight"] for name, loss in losses.items()}
-    arguments: dict[str, Any] = {"weights": weights, "trunk_grad": trunk_grad}
-    rule = find_target(config["aggregator"], "aggregator")
-    skip: tuple[str, ...] = ()
-    if isinstance(rule, type) and issubclass(rule, AdaptiveWeighting):
-        arguments["losses"] = tuple(losses)
-    if rule is Schedule:
-        arguments["schedules"], skip = _curves(config), ("schedules",)
-    if isinstance(rule, type) and issubclass(rule, BackwardAggregator) and rule.balances:
-        shared = list(trunk.parameters())
-        if not shared:
-            raise ConfigError(
-                f"aggregator={rule.name or rule.__name__} has nothing to balance: {type(trunk).__name__} has no "
-                "parameters that the losses could share; trunk=mlp has"
-            )
-        if issubclass(rule, RowWeighting):
-            arguments["shared"] = shared
-    return build(config["aggregator"], "aggregator", skip=skip, **arguments)
+    rule, shared = find_target(config["aggregator"], "aggregator"), list(trunk.parameters())
+    if isinstance(rule, type) and issubclass(rule, BackwardAggregator) and rule.balances and not shared:
+        raise ConfigError(
+            f"aggregator={rule.name or rule.__name__} has nothing to balance: {type(trunk).__name__} has no "
+            "parameters that the losses could share; trunk=mlp has"
+        )
+    skip = ("schedules",) if rule is Schedule else ()
+    offered = {"losses": tuple(losses), "shared": shared, **({"schedules": _curves(config)} if skip else {})}
+    taken = signature_of(rule).fields
+    arguments = {name: value for name, value in offered.items() if name in taken}
+    return build(config["aggregator"], "aggregator", skip, weights=weights, trunk_grad=trunk_grad, **arguments)
 
 
 def _curves(config: Config) -> dict[str, Curve]:
     """`aggregator.schedules` by loss; what is listed under a leaf's name holds for the losses of all its heads."""
-    losses = config["losses"]
     curves: dict[str, Curve] = {}
-    of_leaf: dict[str, list[str]] = {}
-    for name in losses:
-        if name in config["heads"] and (leaf := config["heads"][name]["leaf"]):
-            of_leaf.setdefault(leaf, []).append(name)
     given = config["aggregator"].get("schedules") or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"aggregator.schedules is {given!r}: a mapping of losses is expected")
-    for name, curve in sorted(given.items(), key=lambda entry: entry[0] in losses):  # a loss's own name wins
-        where = f"aggregator.schedules.{name}"
-        if name not in losses and name not in of_leaf:
-            raise ConfigError(f"unknown loss {where}{nearest(name, {**of_leaf, **losses})}")
+    for name, losses in losses_named(given, "aggregator.schedules", config["losses"], config["heads"]):
+        where, curve = f"aggregator.schedules.{name}", given[name]
         if not isinstance(curve, Mapping):
             raise ConfigError(f"{where} is {curve!r}: a mapping of kind, frames and values is expected")
         built = build({**curve, "_target_": f"{Curve.__module__}.{Curve.__qualname__}"}, where)
-        curves |= dict.fromkeys([name] if name in losses else of_leaf[name], built)
+        curves |= dict.fromkeys(losses, built)
     return curves
 
 

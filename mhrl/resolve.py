@@ -1,6 +1,6 @@
 """From what a user wrote to a config that says everything: each head with its leaf and dimensions, each loss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.utils import get_object
@@ -84,19 +84,40 @@ def resolve_losses(
         ConfigError: for an unknown loss or field, a value that is no number, or weights that are all zero.
     """
     losses = {name: {"weight": 1.0, "trunk_grad": acting_trunk_grad if name in proposing else 1.0} for name in names}
-    of_leaf: dict[str, list[str]] = {}
-    for name in names:
-        if name in heads and heads[name]["leaf"]:
-            of_leaf.setdefault(heads[name]["leaf"], []).append(name)
-    for name, given in sorted(listed.items(), key=lambda entry: entry[0] in losses):  # a loss's own name wins
-        if name not in losses and name not in of_leaf:
-            raise ConfigError(f"unknown loss losses.{name}{nearest(name, {**of_leaf, **losses})}")
-        fields = check_fields(_mapping(f"losses.{name}", given), LOSS_FIELDS, f"losses.{name}.")
-        for one in [name] if name in losses else of_leaf[name]:
+    for name, meant in losses_named(listed, "losses", names, heads):
+        fields = check_fields(_mapping(f"losses.{name}", listed[name]), LOSS_FIELDS, f"losses.{name}.")
+        for one in meant:
             losses[one] |= fields
     if all(loss["weight"] == 0 for loss in losses.values()):
         raise ConfigError("every loss has weight 0: nothing would be trained")
     return losses
+
+
+def losses_named(
+    listed: Iterable[str], where: str, losses: Collection[str], heads: Mapping[str, Given]
+) -> Iterator[tuple[str, list[str]]]:
+    """Each name in a mapping of losses, with the losses that it stands for: a leaf's name for those of all its heads.
+
+    Args:
+        listed: the names.
+        where: the mapping's key, for messages.
+        losses: the names of all losses.
+        heads: the resolved heads.
+
+    Returns:
+        Leaves first: what is listed under a loss's own name comes last, and wins.
+
+    Raises:
+        ConfigError: for a name that is neither.
+    """
+    of_leaf: dict[str, list[str]] = {}
+    for loss in losses:
+        if loss in heads and heads[loss]["leaf"]:
+            of_leaf.setdefault(heads[loss]["leaf"], []).append(loss)
+    for name in sorted(listed, key=lambda name: name in losses):
+        if name not in losses and name not in of_leaf:
+            raise ConfigError(f"unknown loss {where}.{name}{nearest(name, {*of_leaf, *losses})}")
+        yield name, [name] if name in losses else of_leaf[name]
 
 
 class _Resolver:

@@ -2,7 +2,7 @@
 
 from mhrl.aggregators.adaptive_weighting import AdaptiveWeighting, NegativeLossError
 from mhrl.aggregators.aligned_mtl import AlignedMTL
-from mhrl.aggregators.base import BackwardAggregator, Record, row_gradients
+from mhrl.aggregators.base import BackwardAggregator
 from mhrl.aggregators.cagrad import CAGrad
 from mhrl.aggregators.config import ConFIG
 from mhrl.aggregators.dwa import DWA
@@ -12,6 +12,7 @@ from mhrl.aggregators.imtl_g import IMTLG
 from mhrl.aggregators.loss_weighting import LossWeighting
 from mhrl.aggregators.mgda import MGDA
 from mhrl.aggregators.pcgrad import PCGrad
+from mhrl.aggregators.recording import Record, row_gradients
 from mhrl.aggregators.row_weighting import RowWeighting
 from mhrl.aggregators.schedule import Curve, Schedule
 from mhrl.aggregators.statistics import row_statistics, sign_agreement

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from mhrl.aggregators.base import PerLoss, Rows
+from mhrl.aggregators.base import PerLoss, RowScheme
 from mhrl.aggregators.loss_weighting import LossWeighting
 
 
@@ -43,7 +43,7 @@ class AdaptiveWeighting(LossWeighting, ABC):
         self,
         weights: PerLoss = 1.0,
         trunk_grad: PerLoss = 1.0,
-        rows: Rows = "objectives",
+        rows: RowScheme = "objectives",
         losses: Iterable[str] = (),
     ) -> None:
         super().__init__(weights, trunk_grad, rows)
@@ -62,6 +62,16 @@ class AdaptiveWeighting(LossWeighting, ABC):
     @abstractmethod
     def adaptive(self) -> Tensor:
         """The rule's own factor of every loss, `[L]`, detached."""
+
+    def bind(self, row_of: Mapping[str, str], signed: Iterable[str]) -> None:
+        """See `BackwardAggregator.bind`.
+
+        Raises:
+            NegativeLossError: for a loss that is known to become negative, where the rule needs others.
+        """
+        self.row_of = row_of
+        if self.positive and (refused := self.active(signed)):
+            raise NegativeLossError(self.refusal(refused[0], "is known to become negative"))
 
     def sets(self, loss: str) -> str:
         """See `BackwardAggregator.sets`."""

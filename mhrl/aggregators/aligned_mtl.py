@@ -19,7 +19,7 @@ class AlignedMTL(RowWeighting):
     Args:
         scale_mode: what the singular values become: the least of them but zeros (`min`), their median (`median`; of two
             in the middle the lower one), or the root of the mean of their squares (`rmse`).
-        **options: those of `RowWeighting`.
+        *arguments, **options: those of `RowWeighting`.
 
     Raises:
         ValueError: as `RowWeighting`, or for another `scale_mode`.
@@ -27,8 +27,8 @@ class AlignedMTL(RowWeighting):
 
     name = "aligned_mtl"
 
-    def __init__(self, scale_mode: Scale = "min", **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
+    def __init__(self, *arguments: Any, scale_mode: Scale = "min", **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
         if scale_mode not in get_args(Scale):
             raise ValueError(f"scale_mode is {scale_mode!r}: min, median or rmse is expected")
         self.scale_mode: Scale = scale_mode

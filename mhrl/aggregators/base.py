@@ -14,27 +14,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from mhrl.aggregators.fan_out import Aliases, FanOut
+from mhrl.aggregators.recording import Record
 from mhrl.aggregators.statistics import row_statistics
 
 PerLoss = float | Mapping[str, float]
-Rows = Literal["objectives", "losses"]
-
-
-class Record:
-    """What `fan_out` handed out, for whoever wants to see each row's gradient: see `BackwardAggregator.recording`.
-
-    Attributes:
-        names: of the rows that reach the trunk, in order.
-        factors: their `trunk_grad`.
-        outputs: the trunk's.
-        aliases: for each row the aliases of the outputs.
-    """
-
-    def __init__(self) -> None:
-        self.names: tuple[str, ...] = ()
-        self.factors: tuple[float, ...] = ()
-        self.outputs: tuple[Tensor, ...] = ()
-        self.aliases: tuple[tuple[Tensor, ...], ...] = ()
+RowScheme = Literal["objectives", "losses"]
 
 
 class BackwardAggregator(nn.Module, ABC):
@@ -60,7 +44,7 @@ class BackwardAggregator(nn.Module, ABC):
     balances: bool = False
     """Whether the rule needs every row's gradient, and so a trunk with parameters."""
 
-    def __init__(self, weights: PerLoss = 1.0, trunk_grad: PerLoss = 1.0, rows: Rows = "objectives") -> None:
+    def __init__(self, weights: PerLoss = 1.0, trunk_grad: PerLoss = 1.0, rows: RowScheme = "objectives") -> None:
         super().__init__()
         for option, factors in (("weights", weights), ("trunk_grad", trunk_grad)):
             for name, factor in factors.items() if isinstance(factors, Mapping) else [("every loss", factors)]:
@@ -70,7 +54,7 @@ class BackwardAggregator(nn.Module, ABC):
             raise ValueError(f"rows is {rows!r}: objectives or losses is expected")
         self._weights = weights
         self._trunk_grad = trunk_grad
-        self.rows: Rows = rows
+        self.rows: RowScheme = rows
         self._record: Record | None = None
         self._probe: Tensor | None = None
         self._fanned: tuple[str, ...] = ()
@@ -121,7 +105,7 @@ class BackwardAggregator(nn.Module, ABC):
         fanned = self._fan_out(tuple(features.values()), names)
         return {name: {key: of[name] for key, of in zip(features, fanned, strict=True)} for name in names}
 
-    def _fan_out(self, outputs: tuple[Tensor, ...], names: tuple[str, ...]) -> list[Mapping[str, Tensor]]:
+    def _fan_out(self, outputs: tuple[Tensor, ...], names: tuple[str, ...]) -> Sequence[Mapping[str, Tensor]]:
         """For each output the alias that each row reads."""
         if not any(output.requires_grad for output in outputs):
             if self.balances and torch.is_grad_enabled():
@@ -133,14 +117,15 @@ class BackwardAggregator(nn.Module, ABC):
         factors = {name: self.trunk_grad(name) for name in names}
         live = tuple(name for name in names if factors[name] != 0)
         detached = [{name: output.detach() for name in names if name not in live} for output in outputs]
+        if not live:
+            return detached
         if self._record is not None:
             record, self._record = self._record, None
-            record.names, record.factors = live, tuple(factors[name] for name in live)
-            record.outputs = outputs
+            record.names, record.factors, record.outputs = live, tuple(factors[name] for name in live), outputs
             record.aliases = tuple(tuple(output.view_as(output) for output in outputs) for _ in live)
-            by_output = zip(*record.aliases, strict=True) if live else [()] * len(outputs)
+            by_output = zip(*record.aliases, strict=True)
             return [dict(zip(live, own, strict=True)) | rest for own, rest in zip(by_output, detached, strict=True)]
-        if self.balances and live:
+        if self.balances:
             self._fanned, self._probe = live, self.probe(live, outputs[0])
             together = self._together(live, [factors[name] for name in live], outputs)
             return [Aliases(own, live, names, rest) for own, rest in zip(together, detached, strict=True)]
@@ -149,8 +134,8 @@ class BackwardAggregator(nn.Module, ABC):
         if distinct == [1.0]:  # the plain sum needs no FanOut
             by_factor = [{1.0: output.view_as(output)} for output in outputs]
         else:
-            together = self._together([str(factor) for factor in distinct], distinct, outputs) if distinct else outputs
-            by_factor = [dict(zip(distinct, own.unbind(), strict=True)) if distinct else {} for own in together]
+            together = self._together([str(factor) for factor in distinct], distinct, outputs)
+            by_factor = [dict(zip(distinct, own.unbind(), strict=True)) for own in together]
         return [
             {name: own[factors[name]] for name in live} | rest for own, rest in zip(by_factor, detached, strict=True)
         ]
@@ -207,6 +192,17 @@ class BackwardAggregator(nn.Module, ABC):
         """The whole factor on each loss, for the log."""
         return {name: self.weight(name, frames) for name in losses}
 
+    def bind(self, row_of: Mapping[str, str], signed: Iterable[str]) -> None:
+        """Hear of the objective, before its first update.
+
+        Args:
+            row_of: `{loss: row}`.
+            signed: losses that are known to become negative.
+
+        Raises:
+            ValueError: if the rule cannot take one of these.
+        """
+
     def sets(self, loss: str) -> str:
         """Which factor the rule itself puts on `loss`, beside the static weight, in a word or two; empty if none."""
         return ""
@@ -253,32 +249,3 @@ class BackwardAggregator(nn.Module, ABC):
     @abstractmethod
     def combine(self, rows: Tensor) -> Tensor:
         """The rule: the rows' gradients `[K, N]` to the trunk's cotangent `[N]`; pure tensor mathematics."""
-
-
-def row_gradients(record: Record, losses: TensorDictBase, weights: TensorDictBase) -> tuple[Tensor, tuple[str, ...]]:
-    """The rows' gradients as the trunk receives them, `[K, N]`, and the names of the `K` rows that a loss reads.
-
-    Args:
-        record: of `BackwardAggregator.recording`, around the forward pass.
-        losses: that pass's scalars, by name; the graph of their heads is freed.
-        weights: the factor of each.
-    """
-    aliases = [alias for parts in record.aliases for alias in parts]
-    if not aliases:
-        return torch.zeros(0), ()
-    leaves = list(losses.keys())
-    gradients = torch.autograd.grad(
-        [losses[name] for name in leaves], aliases, [weights[name] for name in leaves], allow_unused=True
-    )
-    width = len(record.outputs)
-    rows, names = [], []
-    for i, (name, factor) in enumerate(zip(record.names, record.factors, strict=True)):
-        parts = gradients[i * width : (i + 1) * width]
-        if any(part is not None for part in parts):
-            filled = (
-                torch.zeros_like(output) if part is None else part
-                for part, output in zip(parts, record.outputs, strict=True)
-            )
-            rows.append(factor * torch.cat([part.flatten() for part in filled]))
-            names.append(name)
-    return (torch.stack(rows) if rows else torch.zeros(0)), tuple(names)

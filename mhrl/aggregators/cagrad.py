@@ -19,7 +19,7 @@ class CAGrad(RowWeighting):
 
     Args:
         c: how far d may be from g_0: 0 is the mean, and the larger c, the more d is MGDA's direction, made longer.
-        **options: those of `RowWeighting`.
+        *arguments, **options: those of `RowWeighting`.
 
     Raises:
         ValueError: as `RowWeighting`, or if `c` is negative.
@@ -28,8 +28,8 @@ class CAGrad(RowWeighting):
 
     name = "cagrad"
 
-    def __init__(self, c: float = 0.4, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
+    def __init__(self, *arguments: Any, c: float = 0.4, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
         try:
             from torchjd.aggregation import CAGradWeighting
 

@@ -4,15 +4,13 @@ Shapes: `L` losses.
 """
 
 import math
-from collections.abc import Iterable
-from typing import final
+from typing import Any, final
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from mhrl.aggregators.adaptive_weighting import AdaptiveWeighting
-from mhrl.aggregators.base import PerLoss, Rows
 
 
 @final
@@ -25,10 +23,7 @@ class DWA(AdaptiveWeighting):
     not count.
 
     Args:
-        weights: see `BackwardAggregator`.
-        trunk_grad: see `BackwardAggregator`.
-        rows: see `BackwardAggregator`.
-        losses: see `AdaptiveWeighting`.
+        *arguments, **options: those of `AdaptiveWeighting`.
         window: backward passes in a window.
         temperature: `T`; the larger, the more alike the weights.
 
@@ -47,16 +42,8 @@ class DWA(AdaptiveWeighting):
     means: Tensor
     """Means of the last two windows, the older one first, `[2, L]`; NaN where there is none yet."""
 
-    def __init__(
-        self,
-        weights: PerLoss = 1.0,
-        trunk_grad: PerLoss = 1.0,
-        rows: Rows = "objectives",
-        losses: Iterable[str] = (),
-        window: int = 1000,
-        temperature: float = 2.0,
-    ) -> None:
-        super().__init__(weights, trunk_grad, rows, losses)
+    def __init__(self, *arguments: Any, window: int = 1000, temperature: float = 2.0, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
         if window < 1:
             raise ValueError(f"window is {window}: a positive whole number is expected")
         if not 0 < temperature < math.inf:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 Rule = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
-"""`(rows [K, N], the trunk's outputs) -> (cotangent [N], Gram matrix [K, K] or an empty tensor)`."""
+"""`(rows [K, N], the trunk's outputs) -> (cotangent [N], the probe's gradient, for instance the Gram matrix)`."""
 
 
 class FanOut(torch.autograd.Function):
@@ -18,10 +18,11 @@ class FanOut(torch.autograd.Function):
 
     Autograd calls `backward` once, after every row's gradient is complete. There all rows are seen together: each is
     scaled by its `trunk_grad` (`[K]`, or None where all are 1, which saves a copy of the rows), the rule combines them
-    into the one cotangent that the trunk receives, and their Gram matrix leaves as the gradient of `probe` (an
-    attribute written in backward would break compilation). A row that no loss reads is one of zeros. The aliases of an
-    output are one tensor, so that heads on it can be computed together and their gradients arrive together: nothing is
-    copied. Written with `setup_context`, so that `torch.func` transforms take it.
+    into the one cotangent that the trunk receives, and what is to be known about them (their Gram matrix, or what else
+    the rule returns) leaves as the gradient of `probe`: an attribute written in backward would break compilation. A row
+    that no loss reads is one of zeros. The aliases of an output are one tensor, so that heads on it can be computed
+    together and their gradients arrive together: nothing is copied. Written with `setup_context`, so that `torch.func`
+    transforms take it.
     """
 
     @staticmethod
@@ -40,7 +41,7 @@ class FanOut(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Combine the rows' gradients `[K, *]` into one of each output; the probe's gradient is their Gram matrix."""
+        """Combine the rows' gradients `[K, *]` into one of each output, and give the probe its gradient."""
         outputs = ctx.saved_tensors[ctx.scaled :]
         parts = [gradient.reshape(ctx.count, -1) for gradient in gradients]
         rows = parts[0] if len(parts) == 1 else torch.cat(parts, 1)

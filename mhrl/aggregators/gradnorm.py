@@ -5,15 +5,14 @@ the trunk together.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import final
+from collections.abc import Sequence
+from typing import Any, final
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from mhrl.aggregators.adaptive_weighting import AdaptiveWeighting
-from mhrl.aggregators.base import PerLoss, Rows
 
 
 @final
@@ -34,10 +33,7 @@ class GradNorm(AdaptiveWeighting):
     is looked at.
 
     Args:
-        weights: see `BackwardAggregator`.
-        trunk_grad: see `BackwardAggregator`.
-        rows: see `BackwardAggregator`.
-        losses: see `AdaptiveWeighting`.
+        *arguments, **options: those of `AdaptiveWeighting`.
         lr: length of a step of `log w`.
         alpha: how much a loss that has fallen less than others may weigh on the trunk; 0 makes all norms equal.
 
@@ -53,16 +49,8 @@ class GradNorm(AdaptiveWeighting):
     initial: Tensor
     """`L(0)` of each loss, `[L]`; NaN where there is none yet."""
 
-    def __init__(
-        self,
-        weights: PerLoss = 1.0,
-        trunk_grad: PerLoss = 1.0,
-        rows: Rows = "objectives",
-        losses: Iterable[str] = (),
-        lr: float = 0.025,
-        alpha: float = 0.0,
-    ) -> None:
-        super().__init__(weights, trunk_grad, rows, losses)
+    def __init__(self, *arguments: Any, lr: float = 0.025, alpha: float = 0.0, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
         if not 0 < lr < math.inf:
             raise ValueError(f"lr is {lr}: a positive number is expected")
         if not 0 <= alpha < math.inf:

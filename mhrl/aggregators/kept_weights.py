@@ -31,19 +31,19 @@ class KeptWeights:
             live, weights.to(live.device)
         )
 
-    def keep(self, rows: Sequence[str], noted: Tensor) -> None:
+    def keep(self, rows: Sequence[str], weights: Tensor, live: Tensor) -> None:
         """Count one use of weights, new ones or those that were recalled; of what is not finite nothing is kept.
 
         Args:
             rows: the names.
-            noted: `[K, K]`, see `note`.
+            weights: `[K]`.
+            live: `[K]`, which rows are not zero; their weight may be.
         """
-        if not torch.isfinite(noted).all():
+        if not torch.isfinite(weights).all():
             return
-        live = noted.any(1)
         key = _key(rows, live)
         uses = self._kept[key][1] if key in self._kept else self.refresh
-        self._kept[key] = (noted.diagonal()[live], uses + 1 if uses < self.refresh else 1)
+        self._kept[key] = (weights[live], uses + 1 if uses < self.refresh else 1)
 
     def state_dict(self) -> dict[str, Any]:
         """The weights and how often they were used, by set of rows."""
@@ -52,14 +52,6 @@ class KeptWeights:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._kept = {key: (kept["weights"].clone(), kept["uses"]) for key, kept in state.items()}
-
-
-def note(weights: Tensor, live: Tensor) -> Tensor:
-    """Weights `[K]` as a matrix `[K, K]`, which may leave a backward as a probe's gradient.
-
-    They are its diagonal; beside it are ones, but zeros in the row of what is not `live` `[K]`: a weight may be 0, too.
-    """
-    return torch.ones_like(weights).expand(len(live), -1).diagonal_scatter(weights) * live[:, None]
 
 
 def _key(rows: Sequence[str], live: Tensor) -> str:

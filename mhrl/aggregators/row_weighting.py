@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mhrl.aggregators.base import BackwardAggregator, PerLoss, Rows
+from mhrl.aggregators.base import BackwardAggregator, PerLoss, RowScheme
 from mhrl.aggregators.gram import parameter_gram
-from mhrl.aggregators.kept_weights import KeptWeights, note
+from mhrl.aggregators.kept_weights import KeptWeights
 from mhrl.aggregators.statistics import row_statistics, sign_agreement
 
 Level = Literal["features", "params"]
@@ -55,7 +55,7 @@ class RowWeighting(BackwardAggregator, ABC):
         self,
         weights: PerLoss = 1.0,
         trunk_grad: PerLoss = 1.0,
-        rows: Rows = "objectives",
+        rows: RowScheme = "objectives",
         level: Level = "features",
         refresh: int = 1,
         shared: Iterable[nn.Parameter] | None = None,
@@ -116,7 +116,7 @@ class RowWeighting(BackwardAggregator, ABC):
         """There is one where weights are kept for later."""
         if self.refresh == 1:
             return None
-        return torch.zeros(len(rows), len(rows), dtype=like.dtype, device=like.device, requires_grad=True)
+        return torch.zeros(2, len(rows), dtype=like.dtype, device=like.device, requires_grad=True)
 
     def cotangent(self, rows: Tensor, names: tuple[str, ...], outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The rows times their weights; and, where weights are kept, what `observe` has to know about them."""
@@ -125,7 +125,8 @@ class RowWeighting(BackwardAggregator, ABC):
         if weights is None:
             weights = rows.new_ones(1) if len(rows) == 1 else self.weigh(self.gram(rows, outputs), names)
         weights = weights.to(rows)
-        return weights @ rows, rows.new_zeros(0) if parts is None else note(weights * parts, parts > 0)
+        noted = rows.new_zeros(0) if parts is None else torch.stack([weights * parts, (parts > 0).to(weights)])
+        return weights @ rows, noted
 
     def statistics(self, rows: Tensor, names: tuple[str, ...], outputs: Sequence[Tensor]) -> dict[str, Tensor]:
         """See `BackwardAggregator`; with the weight of every row, at level `params` the statistics there, too.
@@ -178,10 +179,11 @@ class RowWeighting(BackwardAggregator, ABC):
         Args:
             losses: see `BackwardAggregator`.
             rows: names of the rows.
-            gram: `[K, K]`, not the Gram matrix, but what `cotangent` noted.
+            gram: `[2, K]`, not the Gram matrix, but what `cotangent` noted: what to keep, and which rows are not zero.
         """
         if gram is not None:
-            self._kept.keep(rows, gram)
+            weights, live = gram
+            self._kept.keep(rows, weights, live > 0)
 
     def get_extra_state(self) -> dict[str, Any]:
         """The weights that are kept, and the level at which they were found."""

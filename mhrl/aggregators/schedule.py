@@ -4,9 +4,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
-from mhrl.aggregators.base import PerLoss, Rows
 from mhrl.aggregators.loss_weighting import LossWeighting
 
 KINDS = ("constant", "linear", "cosine", "piecewise")
@@ -74,22 +73,14 @@ class Schedule(LossWeighting):
     Where the product is 0 the loss is not computed.
 
     Args:
-        weights: see `BackwardAggregator`.
-        trunk_grad: see `BackwardAggregator`.
-        rows: see `BackwardAggregator`.
+        *arguments, **options: those of `BackwardAggregator`.
         schedules: `{loss: curve}`.
     """
 
     name = "schedule"
 
-    def __init__(
-        self,
-        weights: PerLoss = 1.0,
-        trunk_grad: PerLoss = 1.0,
-        rows: Rows = "objectives",
-        schedules: Mapping[str, Curve] | None = None,
-    ) -> None:
-        super().__init__(weights, trunk_grad, rows)
+    def __init__(self, *arguments: Any, schedules: Mapping[str, Curve] | None = None, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
         self.schedules = dict(schedules or {})
 
     def weight(self, loss: str, frames: int = 0) -> float:

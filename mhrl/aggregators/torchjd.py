@@ -34,7 +34,7 @@ class TorchJD(RowWeighting):
 
     Args:
         weighting: `{_target_: torchjd.aggregation.DualProjWeighting}` in a config.
-        **options: those of `RowWeighting`.
+        *arguments, **options: those of `RowWeighting`.
 
     Raises:
         ValueError: as `RowWeighting`, or if `weighting` is none, needs more than the Gram matrix, or remembers what
@@ -44,8 +44,8 @@ class TorchJD(RowWeighting):
 
     name = "torchjd"
 
-    def __init__(self, weighting: nn.Module, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
+    def __init__(self, weighting: nn.Module, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
         _check(weighting)
         self._weighting = (weighting,)  # no submodule: what it remembers is saved here, for each set of rows
         self._memory: dict[str, dict[str, Any]] = {}

@@ -1,15 +1,13 @@
 """Uncertainty weighting: factors from log-variances that are learned with the network."""
 
 import math
-from collections.abc import Iterable
-from typing import final
+from typing import Any, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from mhrl.aggregators.adaptive_weighting import AdaptiveWeighting
-from mhrl.aggregators.base import PerLoss, Rows
 
 
 @final
@@ -23,10 +21,7 @@ class Uncertainty(AdaptiveWeighting):
     computed gives its s_i no gradient.
 
     Args:
-        weights: see `BackwardAggregator`; not negative, since an s_i would run away.
-        trunk_grad: see `BackwardAggregator`.
-        rows: see `BackwardAggregator`.
-        losses: see `AdaptiveWeighting`.
+        *arguments, **options: those of `AdaptiveWeighting`; no weight is negative, since its s_i would run away.
         lr: the learning rate of the s_i, for whoever makes the optimizer; None leaves it to the optimizer's own.
 
     Raises:
@@ -35,15 +30,8 @@ class Uncertainty(AdaptiveWeighting):
 
     name = "uncertainty"
 
-    def __init__(
-        self,
-        weights: PerLoss = 1.0,
-        trunk_grad: PerLoss = 1.0,
-        rows: Rows = "objectives",
-        losses: Iterable[str] = (),
-        lr: float | None = None,
-    ) -> None:
-        super().__init__(weights, trunk_grad, rows, losses)
+    def __init__(self, *arguments: Any, lr: float | None = None, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
         if lr is not None and not 0 <= lr < math.inf:
             raise ValueError(f"lr is {lr}: a number >= 0 or null is expected")
         for loss in self.losses:

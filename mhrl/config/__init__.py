@@ -1,6 +1,6 @@
 """Configuration: open mappings, head kinds, and our own check of the composed whole. Imports no torch."""
 
-from mhrl.config.arguments import check_arguments, find_target
+from mhrl.config.arguments import check_arguments, find_target, signature_of
 from mhrl.config.check import Group, check_fields, check_present
 from mhrl.config.env import check_env, find_spec
 from mhrl.config.errors import ConfigError, nearest
@@ -32,4 +32,5 @@ __all__ = [
     "kind_of",
     "nearest",
     "register",
+    "signature_of",
 ]
