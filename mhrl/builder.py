@@ -20,7 +20,7 @@ from mhrl.config import (
     find_target,
     signature_of,
 )
-from mhrl.engine import EagerEngine, Engine
+from mhrl.engine import CompiledEngine, EagerEngine, Engine
 from mhrl.envs import EnvError, EnvSpaces, inspect_env, make_factory
 from mhrl.envs.vector import Factory
 from mhrl.exploration import ActionNoise, HeadNoise
@@ -202,8 +202,8 @@ def build_optimizer(config: Config, objective: Objective) -> torch.optim.Optimiz
 def build_engine(config: Config, objective: Objective, optimizer: torch.optim.Optimizer) -> Engine:
     """The engine of the config's name."""
     clip: dict[str, Any] = {name: config["optimizer"][name] for name in OPTIMIZER_FIELDS if name in config["optimizer"]}
-    engines = {"eager": EagerEngine}
-    return engines[config["engine"]](objective, objective.aggregator, optimizer, **clip)
+    engines: dict[str, type[Engine]] = {"eager": EagerEngine, "compiled": CompiledEngine}
+    return engines[config["engine"]](objective, objective.aggregator, optimizer, **clip, precision=config["precision"])
 
 
 def build_noise(config: Config, network: Network, seed: int) -> ActionNoise:

@@ -3,8 +3,9 @@
 Shapes: `*` batch, `N` rows of a flattened batch, `K` perceptrons, `I` inputs, `H` units of a layer, `O` outputs.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,25 @@ def activation_class(activation: Activation) -> type[nn.Module]:
     if activation not in ACTIVATIONS:
         raise ValueError(f"unknown activation {activation!r}: choose one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[activation]
+
+
+@final
+class OutputLayer(nn.Linear):
+    """A linear layer whose product has the precision of its parameters, under autocast, too.
+
+    bfloat16 has no number between -150 and -151.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """`[*, I]` to `[*, O]`."""
+        with in_full(input):
+            return F.linear(input.to(self.weight.dtype), self.weight, self.bias)
+
+
+def in_full(x: Tensor) -> AbstractContextManager[Any]:
+    """Within, products on the device of `x` have the precision of their parameters."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def mlp(
@@ -77,10 +97,14 @@ def mlp(
         norm_kwargs=[{"normalized_shape": width} for width in widths] if layer_norm else None,
         activate_last_layer=activate_last_layer,
     )
-    if final_init is not None:
-        *_, last = network.children()
-        for parameter in last.parameters():
-            nn.init.uniform_(parameter, -final_init, final_init)
+    if out_features is not None:
+        last = network[-1]
+        if final_init is not None:
+            for parameter in last.parameters():
+                nn.init.uniform_(parameter, -final_init, final_init)
+        output = nn.utils.skip_init(OutputLayer, last.in_features, last.out_features)
+        output.weight, output.bias = last.weight, last.bias
+        network[-1] = output
     return network
 
 
@@ -110,20 +134,16 @@ def stacked(bodies: Sequence[nn.Sequential], inputs: Tensor, *, apart: bool = Fa
     if len(bodies) == 1:
         return bodies[0](inputs[0] if apart else inputs).unsqueeze(-2)
     first, *rest = zip(*bodies, strict=True)
-    if apart and inputs.stride(0) == 0:
-        batch = inputs.shape[1:-1]
-        x = _AliasProducts.apply(inputs.reshape(len(bodies), -1, inputs.shape[-1]), *_concatenated(first))
-    elif apart:
-        batch = inputs.shape[1:-1]
-        x = _products(first, inputs.reshape(len(bodies), -1, inputs.shape[-1]))
+    batch = inputs.shape[1:-1] if apart else inputs.shape[:-1]
+    if not apart:
+        x = _run(_shared_products, first, inputs.reshape(-1, inputs.shape[-1]))
     else:
-        batch = inputs.shape[:-1]
-        weight, bias = _concatenated(first)
-        x = F.linear(inputs.reshape(-1, inputs.shape[-1]), weight, bias)
+        products = _alias_products if inputs.stride(0) == 0 else _products
+        x = _run(products, first, inputs.reshape(len(bodies), -1, inputs.shape[-1]))
     for layers in rest:
         match layers[0]:
             case nn.Linear():
-                x = _products(layers, _by_body(x, len(bodies)))
+                x = _run(_products, layers, _by_body(x, len(bodies)))
             case nn.LayerNorm():
                 x = _norms(layers, _by_body(x, len(bodies)))
             case activation:
@@ -144,10 +164,29 @@ def _by_body(x: Tensor, count: int) -> Tensor:
     return x if x.dim() == 3 else x.unflatten(-1, (count, -1)).transpose(0, 1)
 
 
+def _run(products: Callable[[Sequence[nn.Linear], Tensor], Tensor], layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
+    """`products(layers, x)`, of output layers in the precision of their parameters."""
+    if not isinstance(layers[0], OutputLayer):
+        return products(layers, x)
+    with in_full(x):
+        return products(layers, x.to(layers[0].weight.dtype))
+
+
+def _shared_products(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
+    """`[N, H]` to `[N, K * O]`, by all layers."""
+    weight, bias = _concatenated(layers)
+    return F.linear(x, weight, bias)
+
+
 def _products(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
     """`[K, N, H]` to `[K, N, O]`, each by its own layer."""
     weight, bias = (part.unflatten(0, (len(layers), -1)) for part in _concatenated(layers))
     return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+
+def _alias_products(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
+    """`[K, N, H]`, aliases of one tensor, to `[N, K * O]`."""
+    return _AliasProducts.apply(x, *_concatenated(layers))
 
 
 class _AliasProducts(torch.autograd.Function):
@@ -173,6 +212,7 @@ class _AliasProducts(torch.autograd.Function):
         """The gradients of the aliases `[K, N, H]`, of weights and biases."""
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
+        x, weight = x.to(gradient.dtype), weight.to(gradient.dtype)  # autocast is over
         apart = torch.bmm(_by_body(gradient, ctx.count), weight.unflatten(0, (ctx.count, -1)))
         return apart, gradient.T @ x, gradient.sum(0)
 

@@ -1,4 +1,4 @@
-"""The learner: objective > engine > target update, and what they leave for the log."""
+"""The learner: one update at a time, and what it leaves for the log."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, final
@@ -77,8 +77,9 @@ class Learner:
         if active:
             self._forget_dropped()
             measured = self._measure and set(active) == set(self._active)
+            rows = self.normaliser.batch(batch)
             try:
-                result = self.engine.step(self.normaliser.batch(batch), active, frames=frames, statistics=measured)
+                result = self.engine.step(rows, active, frames=frames, updates=self.updates + 1, statistics=measured)
             except NonFiniteLossError as error:
                 if self.on_nonfinite == "error":
                     origin = first_nonfinite(batch) or "none: look at the network's parameters and the loss itself"
@@ -94,8 +95,9 @@ class Learner:
             self._grad_norm = result.grad_norm
             if measured:
                 self._measure, self._statistics = False, result.statistics
+        else:
+            self.objective.update_target(self.updates + 1)
         self.updates += 1
-        self.objective.update_target(self.updates)
 
     def report(self) -> dict[str, float]:
         """Latest metrics by name.

@@ -201,8 +201,9 @@ class Network(ActorCritic):
         return self.layout.write(action, index)
 
     def trunk_features(self, observation: Mapping[Key, Tensor]) -> Tensor:
-        """Run the trunk: `[*, F]`."""
-        return self.trunk(observation)
+        """Run the trunk: `[*, F]`; never in bfloat16, in which gradients of several rows would be added up."""
+        features = self.trunk(observation)
+        return features.float() if features.dtype == torch.bfloat16 else features
 
     def propose(self, heads: Sequence[str], features: Rows, observation: Mapping[Key, Tensor]) -> dict[str, Tensor]:
         """The greedy actions of some proposing heads, `{head: [*, D]}`, in env units."""

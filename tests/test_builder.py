@@ -7,7 +7,7 @@ from torch import nn
 from mhrl import builder
 from mhrl.aggregators import BackwardAggregator
 from mhrl.config import ConfigError
-from mhrl.engine import EagerEngine
+from mhrl.engine import CompiledEngine, EagerEngine
 from mhrl.envs import EnvSpaces, Leaf
 from mhrl.exploration import Gaussian
 from mhrl.normaliser import IdentityNormaliser, RunningNormaliser
@@ -34,6 +34,7 @@ def config_of(heads=None, losses=None, trunk=None, **rest):
         "optimizer": {"_target_": "torch.optim.Adam", "lr": 0.01, "clip_norm": None},
         "exploration": {"_target_": "mhrl.exploration.Gaussian", "std": 0.1, "std_end": None, "anneal_frames": 0},
         "engine": "eager",
+        "precision": "fp32",
         "num_envs": 2,
     } | rest
     acting = [name for name in config["heads"] if name != "value"]
@@ -341,7 +342,14 @@ def test_engine_and_clip_norm():
     config["optimizer"]["clip_norm"] = 0.5
     objective = objective_of(config)
     engine = builder.build_engine(config, objective, builder.build_optimizer(config, objective))
-    assert type(engine) is EagerEngine and engine.clip_norm == 0.5
+    assert type(engine) is EagerEngine and engine.clip_norm == 0.5 and engine.precision == "fp32"
+
+
+def test_the_compiled_engine_and_bf16():
+    config = config_of() | {"engine": "compiled", "precision": "bf16"}
+    objective = objective_of(config)
+    engine = builder.build_engine(config, objective, builder.build_optimizer(config, objective))
+    assert type(engine) is CompiledEngine and engine.precision == "bf16"
 
 
 def test_build_names_the_node_of_what_goes_wrong():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from mhrl.layers import ACTIVATIONS, mlp, side_by_side, stack_key, stacked
+from mhrl.layers import ACTIVATIONS, OutputLayer, mlp, side_by_side, stack_key, stacked
 from mhrl.objectives.target import make_target
 
 
@@ -13,12 +13,12 @@ def kinds(module):
     return [type(layer) for layer in module]
 
 
-def test_order_of_layers():
+def test_order_of_layers():  # the last one keeps the precision of its parameters
     assert kinds(mlp(3, [4, 5])) == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
-    assert kinds(mlp(3, [4], 2)) == [nn.Linear, nn.ReLU, nn.Linear]
-    assert kinds(mlp(3, [], 2)) == [nn.Linear]
+    assert kinds(mlp(3, [4], 2)) == [nn.Linear, nn.ReLU, OutputLayer]
+    assert kinds(mlp(3, [], 2)) == [OutputLayer]
     assert kinds(mlp(3, [4], layer_norm=True)) == [nn.Linear, nn.LayerNorm, nn.ReLU]
-    assert kinds(mlp(3, [4, 5], 2, layer_norm=True)) == [nn.Linear, nn.LayerNorm, nn.ReLU] * 2 + [nn.Linear]
+    assert kinds(mlp(3, [4, 5], 2, layer_norm=True)) == [nn.Linear, nn.LayerNorm, nn.ReLU] * 2 + [OutputLayer]
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])

@@ -5,7 +5,7 @@ Shapes: `L` losses, sorted by name.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -88,37 +88,37 @@ class AdaptiveWeighting(LossWeighting, ABC):
         except KeyError as error:
             raise ValueError(f"loss {error} is none of those that {self.name} was made for: {self.losses}") from None
 
-    def weights(self, losses: TensorDictBase, frames: int = 0) -> TensorDict:
+    def weights(self, losses: TensorDictBase, static: Tensor | None = None) -> TensorDict:
         """See `BackwardAggregator.weights`."""
-        factors = self._factors([*losses.keys()], frames).to(next(iter(losses.values())))
-        pairs = zip(losses.items(), factors, strict=True)
-        return TensorDict({name: factor.to(loss).expand_as(loss) for (name, loss), factor in pairs})
+        own = self.adaptive()[self.at(losses.keys())].unbind()
+        pairs = zip(super().weights(losses, static).items(), own, strict=True)
+        return TensorDict({name: (weight * factor).to(weight) for (name, weight), factor in pairs})
 
     def factors(self, losses: Iterable[str], frames: int = 0) -> dict[str, float | Tensor]:
         """See `BackwardAggregator.factors`."""
         names = list(losses)
-        return dict(zip(names, self._factors(names, frames), strict=True))
+        own = self.adaptive()[self.at(names)]
+        return {name: factor * self.weight(name, frames) for name, factor in zip(names, own.unbind(), strict=True)}
 
-    def _factors(self, losses: Sequence[str], frames: int) -> Tensor:
-        """The whole factors of `losses`, in their order."""
-        own = self.adaptive()[self.at(losses)]
-        return own * own.new_tensor([self.weight(name, frames) for name in losses])
+    def accepts(self, losses: TensorDictBase) -> Tensor:
+        """See `BackwardAggregator.accepts`."""
+        accepted = super().accepts(losses)
+        return accepted & (torch.stack([*losses.values()]) >= 0) if self.positive else accepted
 
-    def backward(self, losses: TensorDictBase, frames: int = 0) -> None:
-        """See `BackwardAggregator.backward`.
+    def check(self, losses: TensorDictBase) -> None:
+        """See `BackwardAggregator.check`.
 
         Raises:
             NegativeLossError: for a loss that is negative, where the rule needs others.
-            ValueError: for an unknown loss, and what the base class raises.
+            ValueError: for an unknown loss.
         """
-        active = self.active(losses.keys(), frames)
-        self.at(active)
-        if self.positive and active:
-            lowest = torch.stack([losses[name].detach().double().amin() for name in active]).tolist()
-            for name, value in zip(active, lowest, strict=True):
-                if -math.inf < value < 0:  # what is not finite is the engine's to refuse
-                    raise NegativeLossError(self.refusal(name, f"is {value:g}"))
-        super().backward(losses, frames)
+        self.at(losses.keys())
+        if not self.positive or losses.is_empty():
+            return
+        lowest = torch.stack([loss.detach().double().amin() for loss in losses.values()]).tolist()
+        for name, value in zip(losses.keys(), lowest, strict=True):
+            if -math.inf < value < 0:  # what is not finite is the engine's to refuse
+                raise NegativeLossError(self.refusal(name, f"is {value:g}"))
 
     def refusal(self, loss: str, what: str) -> str:
         """The sentence that refuses a loss; `what` says what is wrong with it."""

@@ -1,6 +1,6 @@
 """The backward aggregator: how per-head losses become one gradient.
 
-Shapes: `*` batch, `F` features, `K` rows, `N` numbers in all outputs of the trunk together.
+Shapes: `*` batch, `F` features, `K` rows, `L` losses, `N` numbers in all outputs of the trunk together.
 """
 
 import math
@@ -180,9 +180,20 @@ class BackwardAggregator(nn.Module, ABC):
         finally:
             self._record = None
 
-    def weights(self, losses: TensorDictBase, frames: int = 0) -> TensorDict:
-        """The factor of each loss in the one backward, in the losses' shape."""
-        return TensorDict({name: torch.full_like(loss, self.weight(name, frames)) for name, loss in losses.items()})
+    def static_weights(self, losses: Iterable[str], frames: int, like: Tensor) -> Tensor:
+        """The weights that are known before the losses are, `[L]`, of dtype and device of `like`."""
+        return like.new_tensor([self.weight(name, frames) for name in losses])
+
+    def weights(self, losses: TensorDictBase, static: Tensor | None = None) -> TensorDict:
+        """The factor of each loss in the one backward, in the losses' shape.
+
+        Args:
+            losses: by name.
+            static: their `static_weights`, `[L]`; those at 0 frames, if None.
+        """
+        static = self.static_weights(losses.keys(), 0, _first(losses)) if static is None else static
+        pairs = zip(losses.items(), static.unbind(), strict=True)
+        return TensorDict({name: weight.expand_as(loss) for (name, loss), weight in pairs})
 
     def adapted(self, losses: TensorDictBase) -> TensorDictBase:
         """The losses that are differentiated in place of `losses`, for rules with parameters of their own."""
@@ -220,20 +231,54 @@ class BackwardAggregator(nn.Module, ABC):
             ValueError: if a loss is no scalar, or carries no gradient (it would be ignored in silence); or if a rule
                 balances and `fan_out` was not called since the last backward (it would see no rows).
         """
-        handed_out, self._handed_out = self._handed_out, False
+        losses = losses.select(*self.active(losses.keys(), frames))
+        self.check(losses)
+        if losses.is_empty():
+            self._probe, self._handed_out = None, False
+            return
+        rows, gram = self.differentiate(losses, self.static_weights(losses.keys(), frames, _first(losses)))
+        self.observe(losses.detach(), rows, gram)
+
+    def differentiate(self, losses: TensorDictBase, static: Tensor) -> tuple[tuple[str, ...], Tensor | None]:
+        """The mathematics of `backward`: tensors in, `.grad` out.
+
+        Args:
+            losses: named scalars that require grad, at least one.
+            static: their `static_weights`, `[L]`.
+
+        Returns:
+            What `observe` has to know: names of the rows, and the gradient of the `probe`, if there was one.
+
+        Raises:
+            ValueError: see `backward`.
+        """
+        (probe, self._probe), (handed_out, self._handed_out) = (self._probe, None), (self._handed_out, False)
         if self.balances and not handed_out:
             raise ValueError(f"{self.label} has seen no rows: let the heads read fan_out(features, rows) each time")
-        losses = losses.select(*self.active(losses.keys(), frames))
         for name, loss in losses.items():
             if loss.dim():
                 raise ValueError(f"loss {name!r} has shape {tuple(loss.shape)}: a scalar is expected, reduce it")
             if not loss.requires_grad:
                 raise ValueError(f"loss {name!r} does not require grad: nothing that it depends on can be trained")
-        probe, self._probe = self._probe, None
-        if losses.is_empty():
-            return
-        self.adapted(losses).backward(gradient=self.weights(losses, frames))
-        self.observe(losses.detach(), self._fanned, None if probe is None else probe.grad)
+        self.adapted(losses).backward(gradient=self.weights(losses, static))
+        return self._fanned, None if probe is None else probe.grad
+
+    @property
+    def untraceable(self) -> str:
+        """Why updates by this rule cannot be one traced graph; empty if they can."""
+        return ""
+
+    @contextmanager
+    def standing_in(self, tensors: Mapping[Tensor, Tensor]) -> Iterator[None]:
+        """Within, `tensors` stand in for the parameters that the rule was given, which are the mapping's keys."""
+        yield
+
+    def accepts(self, losses: TensorDictBase) -> Tensor:
+        """Whether each loss has a value that the rule can take, bool `[L]`."""
+        return torch.isfinite(torch.stack([*losses.values()]))
+
+    def check(self, losses: TensorDictBase) -> None:
+        """Refuse finite losses that the rule cannot take, by an error of its own."""
 
     def observe(self, losses: TensorDictBase, rows: tuple[str, ...], gram: Tensor | None) -> None:
         """Learn from one backward, for rules with a state of their own; they ignore what is not finite.
@@ -249,3 +294,8 @@ class BackwardAggregator(nn.Module, ABC):
     @abstractmethod
     def combine(self, rows: Tensor) -> Tensor:
         """The rule: the rows' gradients `[K, N]` to the trunk's cotangent `[N]`; pure tensor mathematics."""
+
+
+def _first(losses: TensorDictBase) -> Tensor:
+    """Some loss, whose dtype and device are those of all."""
+    return next(iter(losses.values()))

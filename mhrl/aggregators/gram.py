@@ -6,13 +6,13 @@ Shapes: `K` rows, `N` numbers in all outputs of the trunk together.
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def parameter_gram(
     rows: Tensor,
     outputs: Sequence[Tensor],
-    parameters: Sequence[nn.Parameter],
+    parameters: Sequence[Tensor],
     reduce: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Inner products `[K, K]` of the gradients that each row alone would give to `parameters`.

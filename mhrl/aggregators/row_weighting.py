@@ -4,7 +4,8 @@ Shapes: `K` rows, `N` numbers in all outputs of the trunk together.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from mhrl.aggregators.base import BackwardAggregator, PerLoss, RowScheme
 from mhrl.aggregators.gram import parameter_gram
 from mhrl.aggregators.kept_weights import KeptWeights
+from mhrl.aggregators.opaque import weigh
 from mhrl.aggregators.statistics import row_statistics, sign_agreement
 
 Level = Literal["features", "params"]
@@ -66,7 +68,9 @@ class RowWeighting(BackwardAggregator, ABC):
         if refresh < 1:
             raise ValueError(f"refresh is {refresh}: a positive whole number is expected")
         # A plain list: they are the trunk's parameters, not this module's.
-        self._shared = [parameter for parameter in (() if shared is None else shared) if parameter.requires_grad]
+        self._shared: list[Tensor] = [
+            parameter for parameter in (() if shared is None else shared) if parameter.requires_grad
+        ]
         if level == "params" and not self._shared:
             raise ValueError("level params needs parameters that the losses share: shared=trunk.parameters()")
         self.level: Level = level
@@ -78,6 +82,11 @@ class RowWeighting(BackwardAggregator, ABC):
     def label(self) -> str:
         """The rule's name and level: `upgrad@features`."""
         return f"{super().label}@{self.level}"
+
+    @property
+    def untraceable(self) -> str:
+        """See `BackwardAggregator.untraceable`."""
+        return f"refresh is {self.refresh}: most passes need no new weights" if self.refresh > 1 else ""
 
     @abstractmethod
     def row_weights(self, gram: Tensor) -> Tensor:
@@ -123,7 +132,7 @@ class RowWeighting(BackwardAggregator, ABC):
         parts = self._parts(rows)
         weights = self._recalled(names, parts)
         if weights is None:
-            weights = rows.new_ones(1) if len(rows) == 1 else self.weigh(self.gram(rows, outputs), names)
+            weights = rows.new_ones(1) if len(rows) == 1 else weigh(self, self.gram(rows, outputs), names)
         weights = weights.to(rows)
         noted = rows.new_zeros(0) if parts is None else torch.stack([weights * parts, (parts > 0).to(weights)])
         return weights @ rows, noted
@@ -145,6 +154,15 @@ class RowWeighting(BackwardAggregator, ABC):
             if len(names) > 1:
                 found["trunk/sign_agreement"] = sign_agreement(gram, level)
         return found
+
+    @contextmanager
+    def standing_in(self, tensors: Mapping[Tensor, Tensor]) -> Iterator[None]:
+        """See `BackwardAggregator.standing_in`."""
+        own, self._shared = self._shared, [tensors.get(parameter, parameter) for parameter in self._shared]
+        try:
+            yield
+        finally:
+            self._shared = own
 
     def gram(self, rows: Tensor, outputs: Sequence[Tensor]) -> Tensor:
         """The rows' inner products `[K, K]` at the level of the rule.

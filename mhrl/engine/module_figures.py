@@ -58,6 +58,11 @@ class ModuleFigures:
         return after
 
 
+def total_norm(tensors: list[Tensor]) -> Tensor:
+    """The norm of all tensors as a whole: a scalar, 0 for none."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors))) if tensors else torch.zeros(())
+
+
 def norms(tensors: Mapping[str, Sequence[Tensor]]) -> Tensor:
     """The norm of each of `M` lists of tensors as a whole, `[M]`, in few kernels however many there are."""
     each = torch.stack(torch._foreach_norm([tensor for found in tensors.values() for tensor in found]))

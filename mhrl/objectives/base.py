@@ -34,6 +34,9 @@ class Objective(nn.Module, ABC):
     signed: tuple[str, ...] = ()
     """Losses that are known to become negative: some aggregators cannot take them."""
 
+    target_every: int = 1
+    """Updates between two moves of the target network."""
+
     def __init__(self, aggregator: BackwardAggregator) -> None:
         super().__init__()
         self.aggregator = aggregator
@@ -76,7 +79,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def update_target(self, updates: int) -> None:
-        """Move the target network after update number `updates` (from 1), if it is due."""
+        """Move the target network after update number `updates` (from 1), if this is a multiple of `target_every`."""
 
     def process_rollout(self, rollout: TensorDictBase) -> TensorDictBase:
         """What enters replay for a rollout `[T, N]`: the rollout itself; elsewhere perhaps fewer rows, even none."""

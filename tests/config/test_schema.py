@@ -66,7 +66,7 @@ TEXTS = [
     "env.action_mask",
 ]
 CHOICES = [
-    "engine", "on_nonfinite", "wandb.mode", "wandb.watch", "env.vectorization_mode", "objective.dueling",
+    "engine", "precision", "on_nonfinite", "wandb.mode", "wandb.watch", "env.vectorization_mode", "objective.dueling",
     "optimizer.clip_scope",
 ]  # fmt: skip
 NULLABLE = {

@@ -49,7 +49,7 @@ def test_output_is_tanh_of_the_layers_times_half_range_plus_center():
     head, x = DeterministicHead(3, box([-1, 0], [3, 0.5]), [4], layer_norm=True, activation="elu"), torch.randn(2, 5, 3)
     right = torch.tanh(head.body(x)) * torch.tensor([2.0, 0.25]) + torch.tensor([1.0, 0.25])
     torch.testing.assert_close(head(x), right)
-    assert [type(layer).__name__ for layer in head.body] == ["Linear", "LayerNorm", "ELU", "Linear"]
+    assert [type(layer).__name__ for layer in head.body] == ["Linear", "LayerNorm", "ELU", "OutputLayer"]
 
 
 def test_bounds_are_of_the_space_not_of_the_checkpoint():
