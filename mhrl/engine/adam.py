@@ -3,13 +3,32 @@
 torch's fused and foreach kernels do not compile on a CPU. A checkpoint holds the same state whichever took the step.
 """
 
-from typing import Any, final
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 Moments = tuple[Tensor, Tensor, Tensor]
 """First moment, second moment, number of steps."""
+
+
+class Change(NamedTuple):
+    """What a step changes.
+
+    Attributes:
+        parameter: whose settings hold.
+        value: what it is now.
+        gradient: of the loss.
+        moments: of the value.
+    """
+
+    parameter: Tensor
+    value: Tensor
+    gradient: Tensor
+    moments: Moments
+
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
 
@@ -32,7 +51,9 @@ class Adam:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._settings = {p: group for group in optimizer.param_groups for p in group["params"]}
+        self._settings: dict[Tensor, dict[str, Any]] = {
+            p: group for group in optimizer.param_groups for p in group["params"]
+        }
 
     def state(self, parameter: Tensor) -> Moments:
         """What the optimizer holds for a parameter, or what it would begin with."""
@@ -48,28 +69,31 @@ class Adam:
         mean, square, steps = state
         self._optimizer.state[parameter] = {"step": steps, "exp_avg": mean, "exp_avg_sq": square}
 
-    def step(self, parameter: Tensor, value: Tensor, gradient: Tensor, state: Moments, apply: Tensor) -> None:
-        """Change `value` and `state` in place, where `apply` is true.
+    def step(self, changes: Sequence[Change], applied: Tensor) -> None:
+        """Change values and moments in place, where `applied` is true.
 
         Args:
-            parameter: whose settings hold.
-            value: what it is now.
-            gradient: of the loss.
-            state: of `value`.
-            apply: bool scalar.
+            changes: one for each parameter that has a gradient.
+            applied: bool scalar.
         """
-        settings: dict[str, Any] = self._settings[parameter]
+        groups = [self._settings[change.parameter] for change in changes]
+        logs = [[math.log(beta) if beta else -math.inf for beta in group["betas"]] for group in groups]
+        counts = torch.stack([change.moments[2] for change in changes]).double() + 1
+        # Powers of all betas at once, and by `exp`: others would inductor compute anew for every few numbers.
+        lacks = 1 - torch.exp(counts[:, None] * counts.new_tensor(logs))
+        for change, group, lack in zip(changes, groups, lacks.unbind(), strict=True):
+            self._step(change, group, lack, applied)
+
+    def _step(self, change: Change, settings: Mapping[str, Any], lack: Tensor, applied: Tensor) -> None:
+        """One parameter's; `lack` `[2]` is what averages that began at 0 are short of 1."""
         lr, (beta1, beta2), decay = settings["lr"], settings["betas"], settings["weight_decay"]
-        mean, square, steps = state
+        value, gradient, (mean, square, steps) = change.value, change.gradient, change.moments
         decoupled = settings.get("decoupled_weight_decay", isinstance(self._optimizer, torch.optim.AdamW))
         start = value * (1 - lr * decay) if decay and decoupled else value
         gradient = gradient + decay * value if decay and not decoupled else gradient
-        count = steps + 1
         new_mean = torch.lerp(mean, gradient, 1 - beta1)
         new_square = beta2 * square + (1 - beta2) * gradient * gradient
-        exact = count.double()
-        length = (lr / (1 - beta1**exact)).to(value)
-        root = (1 - beta2**exact).sqrt().to(value)
+        length, root = (lr / lack[0]).to(value), lack[1].sqrt().to(value)
         moved = start - length * new_mean / (new_square.sqrt() / root + settings["eps"])
-        for old, new in ((value, moved), (mean, new_mean), (square, new_square), (steps, count)):
-            old.copy_(torch.where(apply, new, old))
+        for old, new in ((value, moved), (mean, new_mean), (square, new_square), (steps, steps + 1)):
+            old.copy_(torch.where(applied, new, old))

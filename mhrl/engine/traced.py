@@ -21,6 +21,12 @@ OPTIONS = {
 """Of inductor."""
 
 
+DECOMPOSITIONS = {
+    torch.ops.aten._foreach_norm.Scalar: lambda tensors, ord=2: [torch.linalg.vector_norm(x, ord) for x in tensors],
+}
+"""Of what inductor would call as it is."""
+
+
 @final
 class TracedFunction:
     """`function` compiled for inputs of these shapes, strides, dtypes and devices.
@@ -41,7 +47,7 @@ class TracedFunction:
         def flat(*tensors: Tensor) -> list[Tensor]:
             return function(dict(zip(inputs, tensors, strict=True)))
 
-        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs.values())
+        graph = make_fx(flat, DECOMPOSITIONS, "fake", _allow_non_fake_inputs=True)(*inputs.values())
         placeholders = dict(zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True))
         self.used = [name for name, node in placeholders.items() if node.users]
         for node in placeholders.values():

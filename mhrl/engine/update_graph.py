@@ -8,7 +8,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mhrl.engine.adam import Adam
+from mhrl.engine.adam import Adam, Change
 from mhrl.engine.base import Engine, StepResult
 from mhrl.engine.module_figures import total_norm
 from mhrl.engine.traced import TracedFunction
@@ -103,10 +103,12 @@ class UpdateGraph:
             norm = total_norm([value.grad for value in trained.values() if value.grad is not None])
             applied = aggregator.accepts(losses).all() & torch.isfinite(norm)
             engine.clip(trained.values(), norm)
+            changes = []
             for parameter, value in trained.items():
                 assert value.grad is not None
                 first, second, steps = (tensors["moment", self._names[parameter], i] for i in range(3))
-                self._adam.step(parameter, value, value.grad, (first, second, steps), applied)
+                changes.append(Change(parameter, value, value.grad, (first, second, steps)))
+            self._adam.step(changes, applied)
             if self._updates:
                 self._move_target(tensors, applied)
         found = dict(metrics.detach().items(include_nested=True, leaves_only=True))

@@ -1,11 +1,12 @@
 import pytest
 import torch
 
-from mhrl.engine.adam import Adam, unsupported
+from mhrl.engine.adam import Adam, Change, unsupported
 
 SETTINGS = [
     {},
     {"lr": 0.1, "betas": (0.5, 0.75), "eps": 0.25},
+    {"betas": (0.0, 0.5)},
     {"weight_decay": 0.3},
     {"weight_decay": 0.3, "decoupled_weight_decay": True},
 ]
@@ -30,7 +31,7 @@ def test_a_step_is_that_of_torchs_optimizer(kind, settings):
     for gradient in gradients():
         theirs.grad = gradient
         right.step()
-        adam.step(ours, ours.data, gradient, state, torch.tensor(True))
+        adam.step([Change(ours, ours.data, gradient, state)], torch.tensor(True))
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
     adam.adopt(ours, state)
     for key, value in right.state[theirs].items():
@@ -41,7 +42,7 @@ def test_what_is_not_applied_changes_nothing():
     value = parameter()
     adam = Adam(torch.optim.Adam([value]))
     state, before = adam.state(value), value.detach().clone()
-    adam.step(value, value.data, torch.full_like(before, float("nan")), state, torch.tensor(False))
+    adam.step([Change(value, value.data, torch.full_like(before, float("nan")), state)], torch.tensor(False))
     assert torch.equal(value, before) and [part.abs().sum().item() for part in state] == [0.0, 0.0, 0.0]
 
 
@@ -50,7 +51,7 @@ def test_the_first_step_by_hand():
     value = parameter()
     adam = Adam(torch.optim.Adam([value], lr=0.01, eps=0.0))
     gradient = torch.tensor([5.0, -3.0, 0.1, -1e-3], dtype=torch.float64)
-    adam.step(value, value.data, gradient, adam.state(value), torch.tensor(True))
+    adam.step([Change(value, value.data, gradient, adam.state(value))], torch.tensor(True))
     assert value.tolist() == pytest.approx([0.99, -1.99, 0.49, 3.01], rel=1e-9)
 
 
