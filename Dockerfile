@@ -6,7 +6,7 @@
 # Runs land in /outputs. For a folder of yours instead of a named volume, build with --build-arg UID="$(id -u)".
 FROM python:3.11-slim
 
-# g++ for torch.compile; EGL, OpenGL and OSMesa for mujoco's off-screen rendering.
+# g++ for engine=compiled; EGL, OpenGL and OSMesa for mujoco's off-screen rendering.
 # Versions are those of the base image's Debian release, which keeps no older ones to pin:
 # hadolint ignore=DL3008
 RUN apt-get update \

@@ -17,7 +17,7 @@ from torch import nn
 import mhrl
 from mhrl.files import written_whole
 
-FORMAT = 4
+FORMAT = 5
 """Version of the layout."""
 
 PACKAGES = ("torch", "tensordict", "torchrl", "gymnasium", "numpy")

@@ -28,6 +28,7 @@ from mhrl.envs import (
     split,
     uniform_actions,
 )
+from mhrl.functional import tensordict_of
 
 _log = logging.getLogger("mhrl")
 
@@ -106,6 +107,7 @@ class Collector:
         self.frames = 0
         self.skipped_rows = 0
         self._leaves, self._action_leaves = observation_leaves, action_leaves
+        self._columns = _columns(observation_leaves, action_leaves)
         keys = [leaf.key for leaf in observation_leaves]
         # For each action leaf, which of the observation's leaves is its mask.
         self._masks = [keys.index(key) if (key := mask_key(leaf)) in keys else None for leaf in action_leaves]
@@ -127,7 +129,7 @@ class Collector:
             self._observation = observation
         while self.frames < self.total_frames:
             steps, held = self._vector_steps(), 0
-            rows = _Rows((steps, self.env.num_envs), self._leaves, self._action_leaves)
+            rows = _Rows((steps, self.env.num_envs), self._columns, len(self._leaves))
             before = self.frames
             try:
                 for _ in range(steps):
@@ -307,53 +309,35 @@ def _first(reasons: Iterable[str | None]) -> str | None:
     return next((f"env {i}: {reason}" for i, reason in enumerate(reasons) if reason is not None), None)
 
 
+def _columns(leaves: tuple[Leaf, ...], action_leaves: tuple[Leaf, ...]) -> list[tuple[Key, tuple[int, ...], Any]]:
+    """Key, shape and dtype of all that a row consists of, in the order of `_Rows`."""
+    after = [Leaf(leaf.name, _after(leaf.key), leaf.space) for leaf in leaves]
+    return [
+        *((leaf.key, leaf.space.shape or (), leaf.space.dtype) for leaf in (*leaves, *after, *action_leaves)),
+        ("is_init", (1,), np.bool_),
+        (("collector", "traj_ids"), (), np.int64),
+        (("next", "reward"), (1,), np.float32),
+        *((("next", name), (1,), np.bool_) for name in ("terminated", "truncated", "done")),
+    ]
+
+
+def _after(key: Key) -> Key:
+    return ("next", key) if isinstance(key, str) else ("next", *key)
+
+
 class _Rows:
     """The arrays [T, N, ...] of one rollout, in the spaces' dtypes: the first value written does not choose them."""
 
-    def __init__(self, batch_size: tuple[int, int], leaves: tuple[Leaf, ...], action_leaves: tuple[Leaf, ...]) -> None:
-        self.batch_size, self._leaves, self._action_leaves = batch_size, leaves, action_leaves
-        self.observation = [_empty(batch_size, leaf) for leaf in leaves]
-        self.next_observation = [_empty(batch_size, leaf) for leaf in leaves]
-        self.action = [_empty(batch_size, leaf) for leaf in action_leaves]
-        self.traj_ids = np.empty(batch_size, np.int64)
-        shape = (*batch_size, 1)
-        self.reward = np.empty(shape, np.float32)
-        self.is_init, self.done = np.empty(shape, np.bool_), np.empty(shape, np.bool_)
-        self.terminated, self.truncated = np.empty(shape, np.bool_), np.empty(shape, np.bool_)
+    def __init__(
+        self, batch_size: tuple[int, int], columns: list[tuple[Key, tuple[int, ...], Any]], leaves: int
+    ) -> None:
+        self._batch_size = batch_size
+        self._arrays = {key: np.empty(batch_size + shape, dtype) for key, shape, dtype in columns}
+        arrays = [*self._arrays.values()]
+        self.observation, self.next_observation = arrays[:leaves], arrays[leaves : 2 * leaves]
+        *self.action, self.is_init, self.traj_ids, self.reward = arrays[2 * leaves : -3]
+        self.terminated, self.truncated, self.done = arrays[-3:]
 
     def tensordict(self) -> TensorDict:
         """Return the rows; the TensorDict owns their memory."""
-        tensor = torch.from_numpy
-        after = {
-            **_nest(self._leaves, self.next_observation),
-            "reward": tensor(self.reward),
-            "terminated": tensor(self.terminated),
-            "truncated": tensor(self.truncated),
-            "done": tensor(self.done),
-        }
-        rows = {
-            **_nest(self._leaves, self.observation),
-            **_nest(self._action_leaves, self.action),
-            "is_init": tensor(self.is_init),
-            "collector": {"traj_ids": tensor(self.traj_ids)},
-            "next": after,
-        }
-        # The public constructor checks every shape again, a quarter of a step's time; torchrl skips that the same way.
-        return TensorDict._new_unsafe(rows, batch_size=torch.Size(self.batch_size), device=torch.device("cpu"))
-
-
-def _nest(leaves: tuple[Leaf, ...], columns: list[np.ndarray]) -> dict[str, Any]:
-    """Return the columns as tensors at their leaves' keys, nested."""
-    nested: dict[str, Any] = {}
-    for leaf, column in zip(leaves, columns, strict=True):
-        if isinstance(leaf.key, str):
-            nested[leaf.key] = torch.from_numpy(column)
-        else:
-            root, name = leaf.key
-            nested.setdefault(root, {})[name] = torch.from_numpy(column)
-    return nested
-
-
-def _empty(batch_size: tuple[int, int], leaf: Leaf) -> np.ndarray:
-    space: Any = leaf.space
-    return np.empty(batch_size + space.shape, space.dtype)
+        return tensordict_of({key: torch.from_numpy(array) for key, array in self._arrays.items()}, self._batch_size)

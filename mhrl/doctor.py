@@ -80,12 +80,15 @@ PROBES = (
     ),
     Probe(
         "prioritised replay",
-        "from torchrl.data import PrioritizedSampler; PrioritizedSampler(8, 0.6, 0.4); print('ok compiled part loads')",
+        """
+from torchrl.data.replay_buffers.samplers.prioritized import SumSegmentTreeFp64
+print("missing compiled part of torchrl" if SumSegmentTreeFp64 is None else "ok compiled part loads")
+""",
         missing="{torch_line}",
         broken="{torch_line}",
     ),
     Probe(
-        "torch.compile",
+        "engine=compiled",
         """
 import os, shutil, subprocess, sysconfig
 compiler = shutil.which(os.environ.get("CXX", "g++"))

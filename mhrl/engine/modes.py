@@ -9,7 +9,10 @@ from torchrl.modules import MLP
 
 from mhrl.layers import ACTIVATIONS
 
-INDIFFERENT = (nn.Linear, nn.Conv2d, nn.LayerNorm, nn.Flatten, nn.Sequential, MLP, *ACTIVATIONS.values())
+INDIFFERENT = (
+    *(nn.Linear, nn.Conv2d, nn.LayerNorm, nn.Flatten, nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict, MLP),
+    *ACTIVATIONS.values(),
+)
 """Modules of torch and torchrl that do the same in both modes."""
 
 

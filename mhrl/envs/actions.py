@@ -70,9 +70,7 @@ def conform(action: np.ndarray, space: spaces.Box) -> np.ndarray:
     if space.dtype.kind == "f":
         # Clip after the cast: float32(0.3) lies above the bound of a float64 Box that ends at 0.3.
         inside = np.array(action, dtype=space.dtype, order="C")
-        np.maximum(inside, space.low, out=inside)
-        np.minimum(inside, space.high, out=inside)
-        return inside
+        return inside.clip(space.low, space.high, out=inside)
     whole = np.rint(action) if np.asarray(action).dtype.kind == "f" else action
     # Clip before the cast: what is too large for a narrow dtype would wrap round.
     return np.array(np.clip(whole, space.low, space.high), dtype=space.dtype, order="C")

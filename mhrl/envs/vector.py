@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, final
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import iterate
 
 from mhrl.envs.canonical import CanonicalEnv
 from mhrl.envs.faults import CLOSE_TIMEOUT, WATCHDOG, EnvError, Guard
@@ -117,6 +118,8 @@ def restore_envs(env: VectorEnv[Any, Any, Any], states: Sequence[Plain | None]) 
 class LocalVectorEnv(SyncVectorEnv[Any, Any]):
     """gymnasium's `SyncVectorEnv` in autoreset mode SAME_STEP, that closes all its envs whatever happens.
 
+    `infos` of a step hold `final_obs` and nothing else, for canonical envs have none.
+
     Args:
         factories: one for each env.
         timeout: seconds that an env has for each answer.
@@ -137,6 +140,28 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
         except BaseException:
             self.close()
             raise
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:  # noqa: ANN401
+        """Step every env, and reset those whose episodes end."""
+        infos: dict[str, Any] = {}
+        for i, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
+            observation, self._rewards[i], terminated, truncated, _ = env.step(action)
+            self._terminations[i], self._truncations[i] = terminated, truncated
+            if terminated or truncated:
+                infos = self._add_info(infos, {"final_obs": observation}, i)
+                observation, _ = env.reset()
+            self._env_obs[i] = observation
+            self._write(i, observation)
+        return self._observations, self._rewards.copy(), self._terminations.copy(), self._truncations.copy(), infos
+
+    def _write(self, index: int, observation: Any) -> None:  # noqa: ANN401
+        """Copy one env's observation into the batch."""
+        batch: Any = self._observations
+        if isinstance(observation, dict):
+            for name, value in observation.items():
+                batch[name][index] = value
+        else:
+            batch[index] = observation
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401
         """Close every env within some seconds; what one raises is logged."""

@@ -24,7 +24,7 @@ class ActionNoise(nn.Module):
     Per env and column `x <- decay * x + scale * eps`, independent standard normal `eps`. The noisy action is clipped to
     the range of its column (or the noise drawn again, where the head says so), and a branch takes the allowed value
     that is nearest, the lower of two. Heads of different kinds differ in numbers only. Where no head has a memory,
-    nothing is remembered and any batch may be given.
+    nothing is remembered and any batch may be given. All of it is on the CPU.
 
     Each call draws from the module's own generator, in this order: `N x C` standard normals; and, if the probability of
     a random action is above 0 for any head at any frame, `N x H` uniforms, which say where heads act at random, and
@@ -42,20 +42,6 @@ class ActionNoise(nn.Module):
 
     frames: Tensor
     x: Tensor
-    head: Tensor
-    low: Tensor
-    high: Tensor
-    start: Tensor
-    end: Tensor
-    decay: Tensor
-    epsilon: Tensor
-    epsilon_end: Tensor
-    anneal_start: Tensor
-    anneal_frames: Tensor
-    redraw: Tensor
-    fraction: Tensor
-    valid: Tensor
-    values: Tensor
 
     def __init__(self, network: Network, heads: Mapping[str, HeadNoise], seed: int, num_envs: int = 1) -> None:
         super().__init__()
@@ -69,33 +55,31 @@ class ActionNoise(nn.Module):
         fraction = [
             not (heads[name].rounds or whole) for name, whole in zip(layout.branches, layout.rounded, strict=True)
         ]
-        constants = {
-            "head": torch.tensor([names.index(name) for name in owners]),
-            "low": low,
-            "high": high,
-            "start": half_range * torch.tensor([kind.gain * kind.std for kind in kinds]),
-            "end": half_range * torch.tensor([kind.gain * kind.last_std for kind in kinds]),
-            "decay": torch.tensor([kind.decay for kind in kinds]),
-            "epsilon": torch.tensor([kind.epsilon for kind in kinds]),
-            "epsilon_end": torch.tensor([kind.last_epsilon for kind in kinds]),
-            "anneal_start": torch.tensor([float(kind.anneal_start) for kind in kinds]),
-            "anneal_frames": torch.tensor([float(max(1, kind.anneal_frames)) for kind in kinds]),
-            "redraw": torch.tensor([kind.redraws for kind in kinds]),
-            "fraction": torch.tensor(fraction, dtype=torch.bool),  # [K]: may execute what lies between two values
-            "valid": layout.valid.cpu(),  # [K, n]
-            "values": torch.arange(layout.valid.shape[-1]),
-        }
-        for name, constant in constants.items():
-            self.register_buffer(name, constant, persistent=False)
+        # Plain attributes, not buffers, which a module finds more slowly than it adds them.
+        self.head = torch.tensor([names.index(name) for name in owners])
+        self.low, self.high = low, high
+        self.start = half_range * torch.tensor([kind.gain * kind.std for kind in kinds])
+        self.end = half_range * torch.tensor([kind.gain * kind.last_std for kind in kinds])
+        self.decay = torch.tensor([kind.decay for kind in kinds])
+        self.epsilon = torch.tensor([kind.epsilon for kind in kinds])
+        self.epsilon_end = torch.tensor([kind.last_epsilon for kind in kinds])
+        self.anneal_start = torch.tensor([float(kind.anneal_start) for kind in kinds])
+        self.anneal_frames = torch.tensor([float(max(1, kind.anneal_frames)) for kind in kinds])
+        self.redraw = torch.tensor([kind.redraws for kind in kinds])
+        self.fraction = torch.tensor(fraction, dtype=torch.bool)  # [K]: may execute what lies between two values
+        self.valid = layout.valid.cpu()  # [K, n]
+        self.values = torch.arange(layout.valid.shape[-1])
         self.register_buffer("frames", torch.zeros((), dtype=torch.long))
         self.register_buffer("x", torch.zeros(num_envs, len(kinds)))
         self.timid = tuple(
             name for name, size in zip(layout.branches, layout.sizes, strict=True) if _is_timid(heads[name], size)
         )
+        self.anneals = any(kind.anneal_frames for kind in kinds)
         self.remembers = any(kind.decay for kind in kinds)
         self.randomises = any(kind.epsilon or kind.last_epsilon for kind in kinds)
         self.redraws = any(kind.redraws for kind in kinds)
         self.fractions = any(fraction)
+        self.columns = len(kinds)
         self.dims, self.branches, self.num_heads = len(layout.owners), len(layout.branches), len(names)
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -117,9 +101,9 @@ class ActionNoise(nn.Module):
         Raises:
             ValueError: if there is a memory and the rows are not those of the envs.
         """
-        greedy = torch.cat([choice.action, choice.index], -1).detach().cpu().reshape(-1, self.start.numel())
-        progress = ((self.frames - self.anneal_start) / self.anneal_frames).clamp(0, 1)
-        scale = torch.lerp(self.start, self.end, progress)
+        greedy = torch.cat([choice.action, choice.index], -1) if self.branches else choice.action
+        greedy = greedy.detach().cpu().reshape(-1, self.columns)
+        scale, epsilon = self._schedule()
         eps = torch.randn(greedy.shape, generator=self.generator)
         noise = self._remember(eps * scale, is_init) if self.remembers else eps * scale
         noisy = torch.clamp(greedy + noise, self.low, self.high)
@@ -127,13 +111,19 @@ class ActionNoise(nn.Module):
             noisy = torch.where(self.redraw, self._redrawn(greedy, eps, scale), noisy)
         mask = self.valid if choice.mask is None else choice.mask.cpu().reshape(len(greedy), *self.valid.shape)
         if self.randomises:
-            epsilon = torch.lerp(self.epsilon, self.epsilon_end, progress)
             at_random = torch.rand(len(greedy), self.num_heads, generator=self.generator)[:, self.head] < epsilon
             noisy = torch.where(at_random, self._random(len(greedy), mask).to(noisy.dtype), noisy)
-        action, index = noisy[:, : self.dims], choice.index.cpu()
-        if self.branches:
-            index = self._index(noisy[:, self.dims :], mask)
-        return action.reshape(choice.action.shape), index.reshape(choice.index.shape)
+        if not self.branches:
+            return noisy.reshape(choice.action.shape), choice.index.cpu()
+        index = self._index(noisy[:, self.dims :], mask)
+        return noisy[:, : self.dims].reshape(choice.action.shape), index.reshape(choice.index.shape)
+
+    def _schedule(self) -> tuple[Tensor, Tensor]:
+        """Standard deviation of what is new, and probability of a random action, of each column now: `[C]`, `[C]`."""
+        if not self.anneals:
+            return self.start, self.epsilon
+        progress = ((self.frames - self.anneal_start) / self.anneal_frames).clamp(0, 1)
+        return torch.lerp(self.start, self.end, progress), torch.lerp(self.epsilon, self.epsilon_end, progress)
 
     def _remember(self, noise: Tensor, is_init: Tensor | None) -> Tensor:
         """Carry `x` `[N, C]` one step on and return it."""

@@ -6,7 +6,6 @@ Shapes: `N` envs.
 from collections.abc import Mapping
 from typing import final
 
-import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
@@ -18,7 +17,7 @@ from mhrl.trunks import Key
 
 @final
 class ExploringPolicy(TensorDictModuleBase):
-    """normaliser > trunk > action heads > exploration: what collects.
+    """normaliser > trunk > action heads > exploration: what collects, without gradients.
 
     Args:
         greedy: the network's policy.
@@ -32,7 +31,6 @@ class ExploringPolicy(TensorDictModuleBase):
         self.in_keys = greedy.in_keys
         self.out_keys = greedy.out_keys
 
-    @torch.no_grad()
     def act(self, observation: Mapping[Key, Tensor], frames: int, is_init: Tensor | None = None) -> dict[Key, Tensor]:
         """Exploring action leaves `{key: [N, *leaf shape]}`, on the CPU.
 
@@ -44,7 +42,6 @@ class ExploringPolicy(TensorDictModuleBase):
         self.noise.step(frames)
         return self._act(observation, is_init)
 
-    @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write exploring actions of the action leaves' dtypes and inside their spaces into `tensordict`.
 
@@ -55,7 +52,8 @@ class ExploringPolicy(TensorDictModuleBase):
         return write_actions(tensordict, actions, self.greedy.network.layout.leaves)
 
     def _act(self, observation: Mapping[Key, Tensor], is_init: Tensor | None) -> dict[Key, Tensor]:
-        network = self.greedy.network
-        action, index = self.noise.perturb(self.greedy.choose(observation), is_init)
-        actions = network.write(action.to(network.low.device), index.to(network.low.device))
+        choice = self.greedy.choose(observation)
+        device = choice.action.device
+        action, index = self.noise.perturb(choice, is_init)
+        actions = self.greedy.network.write(action.to(device), index.to(device))
         return {key: action.cpu() for key, action in actions.items()}

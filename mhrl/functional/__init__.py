@@ -11,6 +11,7 @@ from mhrl.functional.action_value import (
 )
 from mhrl.functional.bounds import center_and_half_range, from_box, to_box
 from mhrl.functional.cut import cut_episodes
+from mhrl.functional.entries import tensordict_of
 from mhrl.functional.least_squares import nonnegative_least_squares
 from mhrl.functional.loss import Distance, Reduction, distance, reduce
 from mhrl.functional.n_step import n_step
@@ -34,5 +35,6 @@ __all__ = [
     "reduce",
     "reduce_branches",
     "td_target",
+    "tensordict_of",
     "to_box",
 ]

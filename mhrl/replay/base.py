@@ -1,4 +1,4 @@
-"""What every replay is: a ring of transitions in torchrl's buffer, laid out in time by env.
+"""What every replay is: a ring of transitions, laid out in time by env.
 
 Shapes: `T` time, `N` envs, `B` batch.
 """
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
-from torchrl.data.replay_buffers.samplers import Sampler
+from tensordict import TensorDictBase
 
 from mhrl.functional import cut_episodes
 from mhrl.replay.memory import check_fits, free_disk, free_memory
+from mhrl.replay.ring import Ring
 
 Storage = Literal["memory", "memmap"]
 
@@ -67,27 +65,18 @@ class Replay(ABC):
             raise ValueError(f"replay.storage is {storage!r}: memory or memmap is expected")
         self.batch_size = batch_size
         self.num_envs = num_envs
-        self._ring = int(capacity) // num_envs  # in time
-        self.capacity = self._ring * num_envs
+        self._length = int(capacity) // num_envs  # in time
+        self.capacity = self._length * num_envs
         in_memory = self.INDEX_BYTES + (row_bytes if storage == "memory" else 0)
         check_fits(self.capacity, in_memory, free_memory(), num_envs, "memory")
+        folder = None
         if storage == "memmap":
-            # A folder of ours: torchrl would clean up its own by handlers on the process's signals.
-            scratch = _make_scratch(scratch_dir)
-            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)  # at exit, too
-            check_fits(self.capacity, row_bytes, free_disk(scratch), num_envs, f"disk below {scratch.parent}")
-            memory = LazyMemmapStorage(self.capacity, ndim=2, scratch_dir=scratch, auto_cleanup=False)
-        else:
-            memory = LazyTensorStorage(self.capacity, ndim=2)
+            folder = _make_scratch(scratch_dir)
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # at exit, too
+            check_fits(self.capacity, row_bytes, free_disk(folder), num_envs, f"disk below {folder.parent}")
+        self._ring = Ring(self._length, num_envs, folder)
         self._generator = torch.Generator().manual_seed(seed)
-        self._buffer = ReplayBuffer(storage=memory, sampler=self._sampler(), dim_extend=0, generator=self._generator)
         self._written = 0  # in time, overwritten rows included
-        self._row_bytes = 0  # of one transition, once there is one
-        self._fits = False  # whether a rollout's entries were compared with those held
-
-    @abstractmethod
-    def _sampler(self) -> Sampler:
-        """What chooses rows; called once."""
 
     @abstractmethod
     def batches(self, count: int) -> Iterator[TensorDictBase]:
@@ -103,75 +92,63 @@ class Replay(ABC):
 
     def __len__(self) -> int:
         """Transitions held."""
-        return len(self._buffer)
+        return self._held * self.num_envs
+
+    @property
+    def _held(self) -> int:
+        """Rows held, in time."""
+        return min(self._written, self._length)
 
     def extend(self, rollout: TensorDictBase) -> None:
         """Append a rollout `[T, N]`, `T` >= 0, over the oldest rows once the ring is full.
 
         Raises:
-            ValueError: if the first rollout, or the first after `load_state_dict`, has another number of envs or other
-                entries than the rows held.
+            ValueError: if there are rows of another number of envs, or other entries than those of the rows held.
         """
         if not len(rollout):
             return
-        if not self._fits:
-            self._admit(rollout)
-            self._fits = True
-        for part in [rollout] if len(rollout) <= self._ring else rollout.split(self._ring):
-            self._buffer.extend(part)
-            self._written += len(part)
+        if rollout.shape[1] != self.num_envs:
+            raise ValueError(f"rows of {self.num_envs} envs are expected, got {rollout.shape[1]}")
+        while len(rollout) > (room := self._length - self._written % self._length):
+            self._write(rollout[:room])
+            rollout = rollout[room:]
+        self._write(rollout)
+
+    def _write(self, rows: TensorDictBase) -> None:
+        """Append rows `[T, N]` for which there is room before the end of the ring."""
+        self._ring.write(self._written % self._length, rows)
+        self._written += len(rows)
 
     def cut(self) -> None:
         """End every env's episode with its newest row: truncated and done, unless it is done already."""
         if len(self):
-            cut_episodes(self._rows()[(self._written - 1) % self._ring])
+            cut_episodes(self._ring.at((self._written - 1) % self._length))
 
     def state_dict(self) -> dict[str, Any]:
         """The rows, the write position and the generator, as plain values and tensors.
 
-        The rows are those held and no copies: save them before the next `extend`.
+        The rows are those held and no copies: save them before the next `extend`. `saved_rows` reads them.
         """
         return {
             "capacity": self.capacity,
             "num_envs": self.num_envs,
             "written": self._written,
             "generator": self._generator.get_state(),
-            "rows": self._rows().apply(_compact).to_dict() if len(self) else {},
+            "rows": self._ring.saved(self._held),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was called.
 
         Raises:
-            ValueError: if another capacity or number of envs was saved, or other rows than are held.
+            ValueError: if another capacity or number of envs was saved.
         """
         for name in ("capacity", "num_envs"):
             if state[name] != getattr(self, name):
                 raise ValueError(f"the saved replay has {name} {state[name]}, this one has {getattr(self, name)}")
-        held = min(state["written"], self._ring)
-        rows = TensorDict(state["rows"], [held, self.num_envs])
-        if held:
-            self._admit(rows)
-        self._buffer.empty()
-        if held:
-            self._buffer.extend(rows)
-        self._written, self._fits = state["written"], False
-        self._buffer.writer.load_state_dict({"_cursor": self._written % self._ring})
+        self._ring.restore(state["rows"])
+        self._written = state["written"]
         self._generator.set_state(state["generator"])
-
-    def _rows(self) -> TensorDictBase:
-        """The rows held `[T, N]`, in the ring's order: a view."""
-        return self._buffer.storage[:]
-
-    def _admit(self, rows: TensorDictBase) -> None:
-        """Refuse rows `[T, N]` that do not fit those held: storage would cast them, or fail without a name."""
-        if rows.shape[1] != self.num_envs:
-            raise ValueError(f"rows of {self.num_envs} envs are expected, got {rows.shape[1]}")
-        self._row_bytes = rows.bytes() // rows.numel()
-        held, new = _layout(self._rows() if len(self) else rows), _layout(rows)
-        for key in sorted(held.keys() | new.keys()):
-            if held.get(key) != new.get(key):
-                raise ValueError(f"replay holds {key} as {held.get(key)}, the new rows have it as {new.get(key)}")
 
 
 def _make_scratch(parent: str | None) -> Path:
@@ -182,16 +159,3 @@ def _make_scratch(parent: str | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="mhrl_replay_", dir=parent))
     except OSError as error:
         raise ValueError(f"replay.scratch_dir is {parent!r}: a folder to write to is expected ({error})") from error
-
-
-def _compact(tensor: Tensor) -> Tensor:
-    """The same memory as a plain tensor that knows of no more: `torch.save` writes what lies behind a view, too."""
-    return torch.from_numpy(tensor.numpy())
-
-
-def _layout(rows: TensorDictBase) -> dict[str, str]:
-    """`{entry: dtype and shape}` of the rows `[N]` of one time step."""
-    return {
-        key if isinstance(key, str) else ".".join(key): f"{entry.dtype} {list(entry.shape[1:])}"
-        for key, entry in rows.items(include_nested=True, leaves_only=True)
-    }

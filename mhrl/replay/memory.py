@@ -23,10 +23,11 @@ NUMBER_BYTES = 8
 
 
 def transition_bytes(observations: Iterable[Leaf], actions: Iterable[Leaf], n_steps: int = 1) -> int:
-    """Bytes of one row of replay: two observations, the action, reward, flags, and a number or two."""
+    """Bytes of one row of replay: two observations, the action, reward, flags, and a number or two; and gaps."""
     leaves = [*observations, *observations, *actions]
     arrays = sum(math.prod(leaf.space.shape or ()) * np.dtype(leaf.space.dtype).itemsize for leaf in leaves)
-    return arrays + REWARD_BYTES + FLAG_BYTES + NUMBER_BYTES * (1 if n_steps == 1 else 2)
+    row = arrays + REWARD_BYTES + FLAG_BYTES + NUMBER_BYTES * (1 if n_steps == 1 else 2)
+    return -(-row // NUMBER_BYTES) * NUMBER_BYTES  # so that every number lies at a multiple of its size
 
 
 def free_memory() -> int:

@@ -14,8 +14,7 @@ from typing import Any, final
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torchrl.data.replay_buffers.samplers import PrioritizedSampler
-from torchrl.data.replay_buffers.storages import TensorStorage
+from torchrl.data.replay_buffers.samplers import prioritized
 
 from mhrl.replay.base import Replay, Storage
 
@@ -76,16 +75,7 @@ class PrioritisedReplay(Replay):
         self.alpha, self.eps = alpha, eps
         self._betas, self._anneal_frames = (beta, beta_end), anneal_frames
         super().__init__(capacity, batch_size, num_envs, seed, storage, scratch_dir, row_bytes)
-
-    def _sampler(self) -> "_Sampler":
-        try:
-            self._trees = _Sampler(self.capacity)
-        except RuntimeError as error:
-            raise ValueError(
-                f"prioritised replay needs the compiled part of torchrl, which loads with torch {TORCH} and not with "
-                f"{torch.__version__}: {error}"
-            ) from error
-        return self._trees
+        self._trees = _Trees(self.capacity)
 
     @property
     def beta(self) -> float:
@@ -102,12 +92,11 @@ class PrioritisedReplay(Replay):
         if count > 0 and not len(self):
             raise ValueError("replay is empty: there is nothing to sample")
         for _ in range(count):
-            self._trees.beta = self.beta
-            rows, drawn = self._buffer.sample(self.batch_size, return_info=True)
-            time, env = drawn["index"]
-            age = (self._written - 1 - time) % self._ring
-            rows.set("index", (self._written - 1 - age) * self.num_envs + env)
-            yield rows.set("priority_weight", drawn["priority_weight"])
+            mass = torch.rand(self.batch_size, dtype=torch.float64, generator=self._generator)
+            place, weight = self._trees.draw(mass, len(self), self.beta)
+            newest = self._written * self.num_envs - 1
+            rows = self._ring.take(place).set("index", newest - (newest - place) % self.capacity)
+            yield rows.set("priority_weight", weight.float())
 
     def update_priority(self, batch: TensorDictBase) -> None:
         """Give the rows of a drawn `batch` the priorities `[B]` under its key `priority`.
@@ -127,7 +116,7 @@ class PrioritisedReplay(Replay):
         if (wrong := ~((priority >= 0) & priority.isfinite())).any():
             row = int(wrong.nonzero()[0])
             raise ValueError(f"priority of row {row} is {priority[row]}: a finite number >= 0 is expected")
-        held = number >= (self._written - self._ring) * self.num_envs
+        held = number >= self._written * self.num_envs - self.capacity
         self._trees.put(number[held] % self.capacity, (priority[held] + self.eps) ** self.alpha)
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,48 +127,69 @@ class PrioritisedReplay(Replay):
         """As `Replay.load_state_dict`; `alpha`, `beta` and `eps` are this replay's own."""
         super().load_state_dict(state)
         leaves = state["priorities"].reshape(-1)
+        self._trees = _Trees(self.capacity)
         self._trees.put(torch.arange(len(leaves)), leaves)
+
+    def _write(self, rows: TensorDictBase) -> None:
+        """Append rows `[T, N]`, which enter with the largest `(p + eps)^alpha`, or 1 if they are the first."""
+        first = self._written * self.num_envs
+        super()._write(rows)
+        places = torch.arange(first, self._written * self.num_envs) % self.capacity
+        self._trees.put(places, torch.full((len(places),), self._trees.largest, dtype=torch.float64))
 
 
 @final
-class _Sampler(PrioritizedSampler):
-    """torchrl's trees in float64, over the leaves `(p + eps)^alpha` that `put` is given.
+class _Trees:
+    """torchrl's compiled trees in float64, over the leaves `(p + eps)^alpha` that `put` is given.
 
-    torchrl's own draws are in float32, too coarse for a million rows, and its new rows enter with the largest priority
-    that there ever was, at least 1. A tree of float64 holds no rounding error beyond that of one sum: each node is the
-    sum of its two children, never a running total.
+    Not its sampler: that draws in float32, too coarse for a million rows, and its new rows enter with the largest
+    priority that there ever was, at least 1. A tree of float64 holds no rounding error beyond that of one sum: each
+    node is the sum of its two children, never a running total.
+
+    Args:
+        capacity: number of leaves.
+
+    Raises:
+        ValueError: if torchrl's compiled part does not load.
     """
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, alpha=1.0, beta=1.0, dtype=torch.float64)
-
-    def _init(self) -> None:
-        super()._init()
-        self._max_tree = type(self._min_tree)(self._max_capacity)  # of the negatives
+        if prioritized.SumSegmentTreeFp64 is None:
+            raise ValueError(
+                f"prioritised replay needs the compiled part of torchrl, which loads with torch {TORCH} and not with "
+                f"{torch.__version__}"
+            )
+        self._capacity = capacity
+        self._sum = prioritized.SumSegmentTreeFp64(capacity)
+        self._min = prioritized.MinSegmentTreeFp64(capacity)
+        self._max = prioritized.MinSegmentTreeFp64(capacity)  # of the negatives
         self._any = False
 
-    def put(self, index: Tensor, leaves: Tensor) -> None:
-        """Set leaves `[B]` float64 by the number of the row in the ring `[B]`."""
-        if len(index):
-            self._sum_tree[index] = leaves
-            self._min_tree[index] = leaves
-            self._max_tree[index] = -leaves
+    @property
+    def largest(self) -> float:
+        """The largest leaf; 1 where there is none."""
+        return -self._max.query(0, self._capacity) if self._any else 1.0
+
+    def put(self, places: Tensor, leaves: Tensor) -> None:
+        """Set leaves `[B]` float64 at `places` `[B]`."""
+        if len(places):
+            self._sum[places] = leaves
+            self._min[places] = leaves
+            self._max[places] = -leaves
             self._any = True
 
     def leaves(self, count: int) -> Tensor:
         """The first `count` leaves."""
-        return self._sum_tree[torch.arange(count)] if count else torch.zeros(0, dtype=torch.float64)
+        return self._sum[torch.arange(count)] if count else torch.zeros(0, dtype=torch.float64)
 
-    def mark_update(self, index: Tensor, *, storage: TensorStorage) -> None:
-        """Let rows `[B, 2]` that were just written enter with the largest leaf, or 1 if they are the first."""
-        largest = -self._max_tree.query(0, self._max_capacity) if self._any else 1.0
-        time, env = index.unbind(-1)
-        self.put(time * storage.shape[1] + env, torch.full((len(index),), largest, dtype=torch.float64))
+    def draw(self, mass: Tensor, count: int, beta: float) -> tuple[Tensor, Tensor]:
+        """Places `[B]` among the first `count` leaves, and their weights `[B]` float64.
 
-    def sample(self, storage: TensorStorage, batch_size: int) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-        """Rows `([B], [B])` in time and env, and their weights `[B]` float32."""
-        total, least = (tree.query(0, len(storage)) for tree in (self._sum_tree, self._min_tree))
-        mass = torch.rand(batch_size, dtype=torch.float64, generator=self._rng) * total
-        row = self._sum_tree.scan_lower_bound(mass).clamp_max_(len(storage) - 1)
-        weight = (self._sum_tree[row] / least) ** -self._beta
-        return (row // storage.shape[1], row % storage.shape[1]), {"priority_weight": weight.float()}
+        Args:
+            mass: uniform in [0, 1), float64 `[B]`.
+            count: of leaves, at least 1.
+            beta: exponent of the weights.
+        """
+        total, least = (tree.query(0, count) for tree in (self._sum, self._min))
+        places = self._sum.scan_lower_bound(mass * total).clamp_max_(count - 1)
+        return places, (self._sum[places] / least) ** -beta

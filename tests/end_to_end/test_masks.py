@@ -8,6 +8,7 @@ import torch
 
 from mhrl import cli
 from mhrl.envs import EnvError, env_seeds
+from mhrl.replay import saved_rows
 
 NARROW = ("trunk.widths=[16]", "heads=null", "batch_size=16", "eval.episodes=3", "num_envs=3", "utd_ratio=0.1")
 EXPLORE = ("exploration.epsilon=0.3", "exploration.std=0.5")
@@ -21,7 +22,7 @@ def stored(run):
         for key, value in node.items():
             yield from flat(value, f"{where}{key}.") if isinstance(value, dict) else [(f"{where}{key}", value)]
 
-    return dict(flat(run.checkpoint()["replay"]["rows"]["rows"]))
+    return dict(flat(saved_rows(run.checkpoint()["replay"]["rows"]["rows"]).to_dict()))
 
 
 def masks_of(rows, where=""):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mhrl.config import ConfigError
+from mhrl.replay import saved_rows
 
 SMALL = ("learning_starts=100", "batch_size=16", "eval.episodes=2", "eval.every=150", "log.every=50", "seed=1")
 LEG = ("heads.back_leg.widths=[16]", "heads.front_leg.widths=[16]", "heads.value.widths=[16]", "trunk.widths=[16]")
@@ -119,7 +120,7 @@ def test_d02_an_env_without_a_state_begins_a_new_episode_and_says_so(train):
     part = train(*base, "total_frames=304")  # episodes of ten steps: cut after two of the sixteenth
     resumed = train(f"resume={part.path}", "total_frames=500", "trust_config=true")
     assert "resume is not exact" in (part.path / "train.log").read_text()
-    rows = resumed.checkpoint()["replay"]["rows"]["rows"]  # [T, N] of 250 vector steps, all held
+    rows = saved_rows(resumed.checkpoint()["replay"]["rows"]["rows"])  # [T, N] of 250 vector steps, all held
     assert rows["next"]["truncated"][150:153, :, 0].tolist() == [[False] * 2, [True] * 2, [False] * 2]
     assert rows["next"]["done"][151].all() and not rows["next"]["terminated"][151].any()
     assert rows["is_init"][150:153, :, 0].tolist() == [[True] * 2, [False] * 2, [True] * 2]
@@ -135,7 +136,7 @@ def test_d02_a_simulator_without_a_state_trains_on_in_a_new_episode(train):
     resumed = train(f"resume={part.path}", "total_frames=350")
     log = (part.path / "train.log").read_text()
     assert "resume is not exact, new episodes begin: env 0: " in log
-    rows = resumed.checkpoint()["replay"]["rows"]["rows"]  # [T, N] of 175 vector steps
+    rows = saved_rows(resumed.checkpoint()["replay"]["rows"]["rows"])  # [T, N] of 175 vector steps
     assert rows["is_init"][..., 0].nonzero()[:, 0].tolist() == [0, 0, 125, 125]  # 150 steps would be an episode
     assert rows["next"]["truncated"][124].all() and not rows["next"]["terminated"].any()
     assert resumed.info["status"] == "finished" and resumed.info["updates"] == 250

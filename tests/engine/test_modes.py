@@ -20,9 +20,12 @@ def test_modules_that_may_tell_the_modes_apart_are_switched():
         assert not network.training and not module.training
 
 
-def test_others_are_left_as_they_are():
+def test_others_are_left_as_they_are(make_network):
     network = mlp(3, [4], 2, layer_norm=True).eval()
     x = torch.randn(5, 3)
     acting = network(x)
     with Modes(network).training():
         assert not network.training and torch.equal(network(x), acting)
+    network = make_network().eval()
+    with Modes(network).training():
+        assert not network.training

@@ -120,11 +120,12 @@ def test_b06_masks_of_each_env_are_honoured(kind):
 
 
 def test_act_tells_the_noise_where_episodes_start():
-    policy = policy_of(network_of(ARM, GEAR), OrnsteinUhlenbeck(), num_envs=3)
+    policy = policy_of(network_of(ARM, GEAR), OrnsteinUhlenbeck(std_end=0.1, anneal_frames=10), num_envs=3)
     twin = copy.deepcopy(policy)
     seen, starts = {"observation": observations(3)}, torch.tensor([True, False, False])
     for frames, is_init in ((0, None), (3, starts), (6, None)):
         found = policy.act(seen, frames, is_init)
+        twin.noise.step(frames)
         action, _ = twin.noise.perturb(twin.greedy.choose(seen), is_init)
         assert torch.equal(found["action", "arm"], action)
         assert policy.noise.frames == frames and torch.equal(policy.noise.x, twin.noise.x)

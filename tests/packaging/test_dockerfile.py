@@ -99,7 +99,7 @@ def test_dependencies_are_installed_before_the_code_is_copied():
 def test_its_extras_exist_and_are_all_that_runs_may_need():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (asked,) = [argument.split("=")[1].strip('"') for argument in all_of("ARG") if argument.startswith("EXTRAS=")]
-    assert {*asked.split(",")} == {*extras} - {"test", "dev", "plot", "dashboard"}  # the last two are for scripts
+    assert {*asked.split(",")} == {*extras} - {"test", "dev", "plot", "dashboard", "bench"}  # the last are for scripts
     assert "MUJOCO_GL=egl" in all_of("ENV")
 
 

@@ -141,11 +141,9 @@ def test_c04_a_hundred_thousand_updates_leave_no_drift():
     replay = replay_of(rng.uniform(0, 100, 1000))
     for _ in range(1000):
         give(replay, rng.integers(0, 1000, 100), 10 ** rng.uniform(-6, 6, 100))
-    root, held = replay._trees._sum_tree.query(0, 1000), np.asarray(leaves(replay))
+    root, held = replay._trees._sum.query(0, 1000), np.asarray(leaves(replay))
     assert abs(root - held.sum()) / held.sum() < 1e-6
-    assert (
-        replay._trees._min_tree.query(0, 1000) == held.min() and replay._trees._max_tree.query(0, 1000) == -held.max()
-    )
+    assert replay._trees._min.query(0, 1000) == held.min() and replay._trees._max.query(0, 1000) == -held.max()
 
 
 def test_c04_draws_are_those_of_the_inverse_distribution_in_double_precision():
@@ -219,6 +217,6 @@ def test_numbers_out_of_range_are_refused_by_name(options, message):
 
 
 def test_c04_a_torch_that_the_compiled_part_does_not_fit_is_named(monkeypatch):
-    monkeypatch.setattr(prioritized, "SumSegmentTreeFp32", None)
+    monkeypatch.setattr(prioritized, "SumSegmentTreeFp64", None)
     with pytest.raises(ValueError, match=r"loads with torch 2.14.1 and not with 2"):
         PrioritisedReplay(8, 4, 2, 0)

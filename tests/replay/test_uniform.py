@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, ReplayBuffer
 
 from mhrl.replay import UniformReplay
 from mhrl.replay import uniform as replay_module
@@ -117,6 +118,21 @@ def test_d01_same_seed_same_batches():
     assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
 
 
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_d01_draws_are_those_of_torchrls_buffer(num_envs):
+    ours = UniformReplay(12 * num_envs, 5, num_envs, seed=7)
+    theirs = ReplayBuffer(
+        storage=LazyTensorStorage(12 * num_envs, ndim=2), dim_extend=0, generator=torch.Generator().manual_seed(7)
+    )
+    for step in range(0, 30, 3):
+        rows = rollout(step, 3, num_envs)
+        ours.extend(rows)
+        theirs.extend(rows)
+        for batch in ours.batches(1):
+            right = theirs.sample(5)
+            assert all(torch.equal(batch[key], right[key]) for key in right.keys(True, True))
+
+
 def test_sampling_leaves_the_global_generator_alone():
     replay = UniformReplay(20, 4, 2, seed=0)
     replay.extend(rollout(0, 10, 2))
@@ -141,8 +157,8 @@ def test_one_call_gathers_a_bounded_number_of_bytes(monkeypatch, limit, most):
     monkeypatch.setattr(replay_module, "SAMPLE_BYTES", limit)
     replay = UniformReplay(20, 4, 2, seed=0)
     replay.extend(rollout(0, 10, 2))
-    drawn, sample = [], replay._buffer.sample
-    monkeypatch.setattr(replay._buffer, "sample", lambda count: drawn.append(count) or sample(count))
+    drawn, take = [], replay._ring.take
+    monkeypatch.setattr(replay._ring, "take", lambda places: drawn.append(len(places)) or take(places))
     assert len(list(replay.batches(7))) == 7
     assert max(drawn) == most and sum(drawn) == 28
 
