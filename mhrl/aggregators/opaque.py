@@ -3,9 +3,10 @@
 Shapes: `K` rows.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -18,13 +19,17 @@ class Weigher(Protocol):
         """`[K, K]` and the rows' names to `[K]`."""
 
 
+_count = itertools.count()
+_numbers: WeakKeyDictionary[Weigher, int] = WeakKeyDictionary()
 _weighers: WeakValueDictionary[int, Weigher] = WeakValueDictionary()
 
 
 def weigh(weigher: Weigher, gram: Tensor, names: Sequence[str]) -> Tensor:
     """`weigher.weigh(gram, names)`: `[K]`; in a traced graph it is called anew in every run of the graph."""
-    _weighers[id(weigher)] = weigher
-    return torch.ops.mhrl.weigh.default(gram, id(weigher), list(names))
+    if weigher not in _numbers:  # not `id`, for in the next process a cached graph has to find its equal
+        _numbers[weigher] = next(_count)
+        _weighers[_numbers[weigher]] = weigher
+    return torch.ops.mhrl.weigh.default(gram, _numbers[weigher], list(names))
 
 
 def _weigh(gram: Tensor, weigher: int, names: Sequence[str]) -> Tensor:

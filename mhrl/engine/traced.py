@@ -12,7 +12,10 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 OPTIONS = {
     "fallback_random": True,  # random numbers come from torch's generators, as without compiling
@@ -55,7 +58,11 @@ class TracedFunction:
                 graph.graph.erase_node(node)
         graph.recompile()
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it misses a GPU on every CPU
-        self._run = torch._inductor.compile(graph, [inputs[name].detach() for name in self.used], options=OPTIONS)
+        # Inductor's cache on disk serves graphs that have a shape environment only, even if no shape varies.
+        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+        examples: list[Any] = [mode.from_tensor(inputs[name].detach(), static_shapes=True) for name in self.used]
+        with tracing(TracingContext(mode)):
+            self._run = torch._inductor.compile(graph, examples, options=OPTIONS)
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:

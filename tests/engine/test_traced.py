@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from mhrl.engine.traced import TracedFunction
 
@@ -49,3 +50,17 @@ def test_what_reads_values_is_refused():
 
     with pytest.raises(Exception, match=r"data-dependent"):
         TracedFunction(branches, example())
+
+
+def test_what_is_compiled_again_comes_from_the_cache_with_constants_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for number, hits in ((2.0, 0), (5.0, 1)):
+        counters.clear()
+        scalar, several = torch.tensor(number), torch.tensor([number, 1.0])
+
+        def function(tensors, scalar=scalar, several=several):
+            return [tensors["x"] * several + scalar]
+
+        traced = TracedFunction(function, example())
+        assert traced([torch.tensor([3.0, 4.0])])[0].tolist() == [3 * number + number, 4 + number]
+        assert counters["inductor"]["fxgraph_cache_hit"] == hits
