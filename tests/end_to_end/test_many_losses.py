@@ -31,7 +31,7 @@ def blocks(language):
 PYTHON = blocks("python")
 COMMANDS = [line for block in blocks("bash") for line in block.splitlines()]
 TRAINING = [command for command in COMMANDS if command.startswith("python train.py")]
-TESTED_ELSEWHERE = ("python scripts/benchmark_aggregators.py", "python scripts/study.py")
+TESTED_ELSEWHERE = ("python scripts/benchmark.py", "python scripts/study.py")
 
 
 # The code
@@ -128,7 +128,7 @@ def test_the_scripts_read_such_runs(type_in, tmp_path, monkeypatch, capsys):
 
 def test_what_is_tested_elsewhere_has_its_tests():
     named = {command.split()[1] for command in COMMANDS if command.startswith(TESTED_ELSEWHERE)}
-    assert named == {"scripts/benchmark_aggregators.py", "scripts/study.py"}
+    assert named == {"scripts/benchmark.py", "scripts/study.py"}
     for path in named:
         assert (ROOT / path).is_file()
         assert (ROOT / "tests" / "scripts" / f"test_{Path(path).name}").is_file()

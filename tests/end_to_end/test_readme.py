@@ -1,5 +1,6 @@
 """Everything that the README tells a user to type is run as it stands there."""
 
+import importlib
 import json
 import re
 import runpy
@@ -91,7 +92,9 @@ def type_in(monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("command", train_commands())
-def test_every_other_training_command_starts(type_in, train, user_files, command):
+def test_every_other_training_command_starts(type_in, train, user_files, monkeypatch, command):
+    # What is traced is run operation by operation: to compile it takes half a minute, and is tested elsewhere.
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, inputs, options: graph)
     words = [word for word in shlex.split(command) if word not in ("python", "train.py", "mhrl-train")]
     if any(word.startswith("resume=") for word in words):
         small = ("total_frames=300", "learning_starts=290", "eval.episodes=1", "batch_size=16")
@@ -119,7 +122,7 @@ def test_every_command_is_tested():
     }
     scripts = {Path(command.split()[1]).stem for command in elsewhere}
     assert all(command.startswith("python scripts/") for command in elsewhere)
-    assert scripts == {"diagnose", "plot", "dashboard"}
+    assert scripts == {"diagnose", "plot", "dashboard", "benchmark"}
     assert all((ROOT / "tests" / "scripts" / f"test_{script}.py").is_file() for script in scripts)
 
 
@@ -134,6 +137,15 @@ def test_scripts_are_called_as_they_can_be(train, monkeypatch, capsys):
             monkeypatch.setattr(sys, "argv", [str(ROOT / script), *words])
             runpy.run_path(str(ROOT / script), run_name="__main__")
             assert capsys.readouterr().out
+
+
+def test_the_benchmarks_are_called_as_they_can_be(monkeypatch):
+    """What each of them does is tested in tests/scripts/test_benchmark.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    words = [command.split()[2:] for command in COMMANDS if command.startswith("python scripts/benchmark.py")]
+    assert {command for command, *_ in words} == {"peers", "profile", "update", "to_return"}
+    for one in words:
+        importlib.import_module("_bench_options").parse(one)
 
 
 def test_the_evaluation_command_works(shell, train, tmp_path):
