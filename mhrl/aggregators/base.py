@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mhrl.aggregators.fan_out import Aliases, FanOut
 from mhrl.aggregators.recording import Record
 from mhrl.aggregators.statistics import row_statistics
+from mhrl.functional import inner_products
 
 PerLoss = float | Mapping[str, float]
 RowScheme = Literal["objectives", "losses"]
@@ -169,7 +170,7 @@ class BackwardAggregator(nn.Module, ABC):
             outputs: the trunk's, with their graph.
         """
         direction = self.combine(rows)
-        return row_statistics(rows @ rows.T, rows @ direction, direction.norm(), names)
+        return row_statistics(inner_products(rows), rows @ direction, direction.norm(), names)
 
     @contextmanager
     def recording(self) -> Iterator[Record]:

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from mhrl.aggregators.adaptive_weighting import AdaptiveWeighting
+from mhrl.functional import inner_products
 
 
 @final
@@ -80,7 +81,7 @@ class GradNorm(AdaptiveWeighting):
 
     def cotangent(self, rows: Tensor, names: tuple[str, ...], outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The sum of the rows, and their Gram matrix."""
-        return self.combine(rows), rows @ rows.T
+        return self.combine(rows), inner_products(rows)
 
     def observe(self, losses: TensorDictBase, rows: tuple[str, ...], gram: Tensor | None) -> None:
         """See `BackwardAggregator.observe`.

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from mhrl.functional import inner_products
+
 
 def parameter_gram(
     rows: Tensor,
@@ -44,7 +46,7 @@ def parameter_gram(
         if of_rows[0] is not None:
             gradient = torch.stack(of_rows)
             flat = (gradient if reduce is None else reduce(gradient)).flatten(1)
-            gram = gram + flat @ flat.T
+            gram = gram + inner_products(flat)
     return gram
 
 

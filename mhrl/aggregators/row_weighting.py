@@ -16,6 +16,7 @@ from mhrl.aggregators.gram import parameter_gram
 from mhrl.aggregators.kept_weights import KeptWeights
 from mhrl.aggregators.opaque import weigh
 from mhrl.aggregators.statistics import row_statistics, sign_agreement
+from mhrl.functional import inner_products
 
 Level = Literal["features", "params"]
 
@@ -119,7 +120,7 @@ class RowWeighting(BackwardAggregator, ABC):
 
     def combine(self, rows: Tensor) -> Tensor:
         """`[K, N]` to `[N]`, by the Gram matrix of `rows` themselves."""
-        return self.weigh(rows @ rows.T) @ rows
+        return self.weigh(inner_products(rows)) @ rows
 
     def probe(self, rows: Sequence[str], like: Tensor) -> Tensor | None:
         """There is one where weights are kept for later."""
@@ -143,7 +144,7 @@ class RowWeighting(BackwardAggregator, ABC):
         These are `trunk/grad_weight/<row>`; and `trunk/params/...` beside `trunk/sign_agreement`, the fraction of pairs
         of rows that are in conflict at both levels or at neither.
         """
-        gram = self.reduce(rows @ rows.T)
+        gram = self.reduce(inner_products(rows))
         level = gram if self.level == "features" else self.gram(rows, outputs)
         kept = self._recalled(names, self._parts(rows))
         weights = self.weigh(level, names) if kept is None else kept.to(rows)
@@ -172,7 +173,7 @@ class RowWeighting(BackwardAggregator, ABC):
             outputs: the trunk's outputs, with their graph.
         """
         if self.level == "features":
-            return self.reduce(rows @ rows.T)
+            return self.reduce(inner_products(rows))
         return parameter_gram(rows, outputs, self._shared, self.reduce)
 
     def _parts(self, rows: Tensor) -> Tensor | None:

@@ -12,6 +12,7 @@ from mhrl.functional.action_value import (
 from mhrl.functional.bounds import center_and_half_range, from_box, to_box
 from mhrl.functional.cut import cut_episodes
 from mhrl.functional.entries import tensordict_of
+from mhrl.functional.inner_products import inner_products
 from mhrl.functional.least_squares import nonnegative_least_squares
 from mhrl.functional.loss import Distance, Reduction, distance, reduce
 from mhrl.functional.n_step import n_step
@@ -29,6 +30,7 @@ __all__ = [
     "cut_episodes",
     "distance",
     "from_box",
+    "inner_products",
     "joint_best_value",
     "n_step",
     "nonnegative_least_squares",
