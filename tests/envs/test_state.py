@@ -376,12 +376,12 @@ def test_d02_one_env_of_two_may_have_no_snapshot():
 
 
 class Chain(Counter):
-    """Four hundred objects, each of which knows the next."""
+    """Four thousand objects, each of which knows the next: inductor sets the limit of recursion to two thousand."""
 
     def __init__(self, length):
         super().__init__(length)
         self.first = None
-        for _ in range(400):
+        for _ in range(4000):
             node = Link()
             node.next, self.first = self.first, node
 
