@@ -22,6 +22,7 @@ from mhrl.envs import (
     finite_rows,
     join,
     mask_key,
+    next_key,
     reset_envs,
     restore_envs,
     snapshots,
@@ -311,7 +312,7 @@ def _first(reasons: Iterable[str | None]) -> str | None:
 
 def _columns(leaves: tuple[Leaf, ...], action_leaves: tuple[Leaf, ...]) -> list[tuple[Key, tuple[int, ...], Any]]:
     """Key, shape and dtype of all that a row consists of, in the order of `_Rows`."""
-    after = [Leaf(leaf.name, _after(leaf.key), leaf.space) for leaf in leaves]
+    after = [Leaf(leaf.name, next_key(leaf.key), leaf.space) for leaf in leaves]
     return [
         *((leaf.key, leaf.space.shape or (), leaf.space.dtype) for leaf in (*leaves, *after, *action_leaves)),
         ("is_init", (1,), np.bool_),
@@ -319,10 +320,6 @@ def _columns(leaves: tuple[Leaf, ...], action_leaves: tuple[Leaf, ...]) -> list[
         (("next", "reward"), (1,), np.float32),
         *((("next", name), (1,), np.bool_) for name in ("terminated", "truncated", "done")),
     ]
-
-
-def _after(key: Key) -> Key:
-    return ("next", key) if isinstance(key, str) else ("next", *key)
 
 
 class _Rows:

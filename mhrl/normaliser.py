@@ -16,7 +16,7 @@ from gymnasium.spaces import Box
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from mhrl.envs import Key, Leaf
+from mhrl.envs import Key, Leaf, next_key
 
 RewardRule = Literal["none", "return_std"]
 REWARD = ("next", "reward")
@@ -168,7 +168,7 @@ class RunningNormaliser(Normaliser):
         """A new TensorDict with normalised entries, which shares all others with `batch`."""
         batch, std = batch.copy(), self.std
         for key in self.columns if self.count else ():
-            for place in (key, ("next", key) if isinstance(key, str) else ("next", *key)):
+            for place in (key, next_key(key)):
                 batch.set(place, self._normalise(key, batch.get(place), std))
         scale = self.reward_scale / std[-1] if self.scales_reward else self.reward_scale
         return batch.set(REWARD, batch.get(REWARD) * scale)

@@ -7,7 +7,7 @@ The plain step runs head after head and adds the losses up. The rules run as mhr
 from types import SimpleNamespace
 
 import torch
-from _bench_clock import clock_of, in_turns, name_of, ratio, repeated, take_turns
+from _bench_clock import compared, in_turns, name_of, ratio
 from _bench_engines import ENGINES, eager
 from _bench_report import Result, Row, spread
 from _bench_work import Backward, Update, Work, described, loop
@@ -122,10 +122,7 @@ def compare(count: int, options: SimpleNamespace) -> list[Row]:
     """The rows of one number of heads."""
     updates = candidates(count, options)
     with flush_denormals():  # as in training
-        for update in updates.values():  # the first updates allocate, or compile
-            repeated(update, WARM_UP)()
-        turns = {name: repeated(update, options.updates) for name, update in updates.items()}
-        times = take_turns(turns, options.rounds, options.updates, clock_of(options.threads))
+        times = compared(updates, WARM_UP, options)
     rows: list[Row] = []
     for name, found in times.items():
         suffix = ", compiled" if name.endswith(", compiled") else ""

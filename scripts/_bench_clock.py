@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
+from types import SimpleNamespace
 
 Clock = Callable[[], float]
 
@@ -45,6 +46,16 @@ def repeated(update: Callable[[], object], times: int) -> Callable[[], None]:
             update()
 
     return repeat
+
+
+def compared(
+    updates: Mapping[str, Callable[[], object]], warm_up: int, options: SimpleNamespace
+) -> dict[str, list[float]]:
+    """`take_turns` of `options.updates` updates each, after `warm_up` of them: the first ones allocate, or compile."""
+    for update in updates.values():
+        repeated(update, warm_up)()
+    turns = {name: repeated(update, options.updates) for name, update in updates.items()}
+    return take_turns(turns, options.rounds, options.updates, clock_of(options.threads))
 
 
 def in_turns(rounds: int, each: int | str, things: str) -> str:

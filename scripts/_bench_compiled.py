@@ -1,14 +1,13 @@
 """An update of `heads` and `aggregators` as one graph, made as the compiled engine makes that of an objective."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from _bench_work import Backward, Update, Work
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mhrl.engine.adam import Adam, Change
+from mhrl.engine.stand_ins import with_stand_ins
 from mhrl.engine.traced import TracedFunction
 
 Name = tuple[str, ...]
@@ -17,15 +16,15 @@ MOMENTS = ("first", "second", "steps")
 
 def compiled(work: Work, backward: Backward) -> Update:
     """Losses, gradients and Adam of `work` in one graph that changes parameters and moments in place."""
-    shell, adam = _Shell(work), Adam(work.optimizer)
-    parameters = dict(shell.named_parameters())
+    network, adam = nn.ModuleList([work.trunk, *work.heads]), Adam(work.optimizer)
+    parameters = dict(network.named_parameters())
     held: dict[Name, Tensor] = {("parameter", name): parameter for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
         held |= {("moment", name, part): one for part, one in zip(MOMENTS, adam.state(parameter), strict=True)}
 
     def function(tensors: dict[Name, Tensor]) -> list[Tensor]:
         stand_ins = {name[1]: tensor for name, tensor in tensors.items() if name[0] == "parameter"}
-        functional_call(shell, stand_ins, (lambda: backward(work),))
+        with_stand_ins(network, stand_ins, lambda: backward(work))
         with torch.no_grad():
             changes = []
             for name, value in stand_ins.items():
@@ -50,15 +49,3 @@ class _Replay:
     def __call__(self) -> None:
         """One update."""
         self.traced(self.inputs)
-
-
-class _Shell(nn.Module):
-    """Calls a function while the parameters of a work are others: `functional_call` wants a module."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self.modules_ = nn.ModuleList([work.trunk, *work.heads])
-
-    def forward(self, function: Callable[[], None]) -> None:
-        """Call it."""
-        function()

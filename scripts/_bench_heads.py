@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
-from _bench_clock import clock_of, in_turns, name_of, ratio, repeated, take_turns
+from _bench_clock import compared, in_turns, name_of, ratio
 from _bench_engines import ENGINES
 from _bench_products import flops, multiply, stack_products
 from _bench_report import Result, Row, spread
@@ -51,10 +51,7 @@ def compare(count: int, options: SimpleNamespace) -> list[Row]:
     }
     updates[FLOOR] = partial(multiply, products)
     with flush_denormals():  # as in training
-        for update in updates.values():  # the first updates allocate, or compile
-            repeated(update, WARM_UP)()
-        turns = {name: repeated(update, options.updates) for name, update in updates.items()}
-        times = take_turns(turns, options.rounds, options.updates, clock_of(options.threads))
+        times = compared(updates, WARM_UP, options)
     rows: list[Row] = []
     for name, found in times.items():
         way, _, engine = name.partition(", ")

@@ -25,7 +25,7 @@ def run(options: SimpleNamespace) -> Result:
         contestant.close()
         found = sorted(rounds, key=lambda one: one[WHOLE])[len(rounds) // 2]
         result.rows += [
-            {"part": f"mhrl {name}: {part}", "us CPU a step": us, "%": 100 * us / found[WHOLE]}
+            {"part": f"mhrl {name}: {part}", "us CPU a step": us, "%": us / found[WHOLE] * 100}
             for part, us in found.items()
         ]
         rest = 1 - sum(found[part] for part in LEARNING) / found[WHOLE]

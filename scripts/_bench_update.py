@@ -6,7 +6,7 @@ from statistics import median
 from types import SimpleNamespace
 
 import torch
-from _bench_clock import clock_of, in_turns, name_of, ratio, repeated, take_turns
+from _bench_clock import compared, in_turns, name_of, ratio
 from _bench_mhrl import Mhrl, variants
 from _bench_products import Product, ddpg_products, flops, multiply
 from _bench_report import Result, Row, spread
@@ -33,10 +33,7 @@ def run(options: SimpleNamespace) -> Result:
         sizes = network.trunk.out_features, network.low.numel()
         products[floor] = ddpg_products(*sizes, task.widths, task.batch, DTYPES[precision])
     updates |= {name: partial(multiply, found) for name, found in products.items()}
-    for update in updates.values():  # what compiles does so here
-        repeated(update, WARM_UP)()
-    turns = {name: repeated(update, options.updates) for name, update in updates.items()}
-    times = take_turns(turns, options.rounds, options.updates, clock_of(options.threads))
+    times = compared(updates, WARM_UP, options)
     total = flops(next(iter(products.values())))
     rows: list[Row] = [
         {

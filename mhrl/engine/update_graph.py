@@ -1,16 +1,16 @@
 """One update of some losses, on batches of one structure, as one compiled function that changes everything in place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mhrl.engine.adam import Adam, Change
 from mhrl.engine.base import Engine, StepResult
 from mhrl.engine.module_figures import total_norm
+from mhrl.engine.stand_ins import with_stand_ins
 from mhrl.engine.traced import TracedFunction
 
 Key = str | tuple[str, ...]
@@ -81,8 +81,7 @@ class UpdateGraph:
     def _function(self, tensors: dict[Name, Tensor]) -> list[Tensor]:
         """The update of the tensors that stand in for the modules', and for their moments."""
         held = {name[1]: tensor for name, tensor in tensors.items() if name[0] == "module"}
-        stand_ins = {f"objective.{name}": tensor for name, tensor in held.items()}
-        return functional_call(_Shell(self._engine.objective), stand_ins, (lambda: self._update(tensors),))
+        return with_stand_ins(self._engine.objective, held, lambda: self._update(tensors))
 
     def _update(self, tensors: Mapping[Name, Tensor]) -> list[Tensor]:
         """What is traced: applied, norm, losses, metrics, perhaps the probe's gradient; gradients come and go."""
@@ -125,17 +124,6 @@ class UpdateGraph:
         self._engine.objective.update_target(self._updates)
         for tensor, old in zip(target, before, strict=True):
             tensor.copy_(torch.where(applied, tensor, old))
-
-
-class _Shell(nn.Module):
-    """Calls a function while the objective's tensors are others: `functional_call` wants a module."""
-
-    def __init__(self, objective: nn.Module) -> None:
-        super().__init__()
-        self.objective = objective
-
-    def forward(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
-        return function()
 
 
 def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:

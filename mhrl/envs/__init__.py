@@ -11,7 +11,7 @@ from mhrl.envs.finite import NonFiniteError, check_finite, finite_rows
 from mhrl.envs.masks import mask_key
 from mhrl.envs.observations import observation_leaves
 from mhrl.envs.sampling import EmptyMaskError, check_mask, uniform_actions
-from mhrl.envs.spaces import EnvSpaces, Key, Leaf, join, split
+from mhrl.envs.spaces import EnvSpaces, Key, Leaf, join, next_key, split
 from mhrl.envs.state import NoSnapshotError, capture, restore
 from mhrl.envs.vector import env_seeds, make_factory, make_vector_env, reset_envs, restore_envs, snapshots
 
@@ -36,6 +36,7 @@ __all__ = [
     "make_factory",
     "make_vector_env",
     "mask_key",
+    "next_key",
     "observation_leaves",
     "reset_envs",
     "restore",

@@ -189,6 +189,11 @@ def join(arrays: Sequence[np.ndarray], leaves: Sequence[Leaf]) -> Any:  # noqa: 
     return {"action": {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}}
 
 
+def next_key(key: Key) -> Key:
+    """Return the key of what comes after an observation leaf, in a row or a batch."""
+    return ("next", key) if isinstance(key, str) else ("next", *key)
+
+
 def _refuse_zero_size(here: str, space: Space[Any]) -> None:
     if 0 in (space.shape or ()):
         raise ValueError(f"{here}: the space has no elements (a zero in its shape): {space}")

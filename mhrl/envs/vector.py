@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, final
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.vector.utils import iterate
+from gymnasium.vector.utils import concatenate, iterate
 
 from mhrl.envs.canonical import CanonicalEnv
 from mhrl.envs.faults import CLOSE_TIMEOUT, WATCHDOG, EnvError, Guard
@@ -151,17 +151,8 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
                 infos = self._add_info(infos, {"final_obs": observation}, i)
                 observation, _ = env.reset()
             self._env_obs[i] = observation
-            self._write(i, observation)
+        self._observations = concatenate(self.single_observation_space, self._env_obs, self._observations)
         return self._observations, self._rewards.copy(), self._terminations.copy(), self._truncations.copy(), infos
-
-    def _write(self, index: int, observation: Any) -> None:  # noqa: ANN401
-        """Copy one env's observation into the batch."""
-        batch: Any = self._observations
-        if isinstance(observation, dict):
-            for name, value in observation.items():
-                batch[name][index] = value
-        else:
-            batch[index] = observation
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401
         """Close every env within some seconds; what one raises is logged."""

@@ -78,13 +78,19 @@ class Replay(ABC):
         self._generator = torch.Generator().manual_seed(seed)
         self._written = 0  # in time, overwritten rows included
 
-    @abstractmethod
     def batches(self, count: int) -> Iterator[TensorDictBase]:
         """Draw `count` batches `[B]`.
 
         Raises:
             ValueError: if nothing is held.
         """
+        if count > 0 and not len(self):
+            raise ValueError("replay is empty: there is nothing to sample")
+        yield from self._batches(count)
+
+    @abstractmethod
+    def _batches(self, count: int) -> Iterator[TensorDictBase]:
+        """Draw `count` batches `[B]` of rows that there are."""
 
     @abstractmethod
     def update_priority(self, batch: TensorDictBase) -> None:

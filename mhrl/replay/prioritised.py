@@ -13,13 +13,9 @@ from typing import Any, final
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
-from torchrl.data.replay_buffers.samplers import prioritized
 
 from mhrl.replay.base import Replay, Storage
-
-TORCH = "2.14.1"
-"""The torch that the compiled part of torchrl 0.14.1 is built for."""
+from mhrl.replay.trees import Trees
 
 
 @final
@@ -75,7 +71,7 @@ class PrioritisedReplay(Replay):
         self.alpha, self.eps = alpha, eps
         self._betas, self._anneal_frames = (beta, beta_end), anneal_frames
         super().__init__(capacity, batch_size, num_envs, seed, storage, scratch_dir, row_bytes)
-        self._trees = _Trees(self.capacity)
+        self._trees = Trees(self.capacity)
 
     @property
     def beta(self) -> float:
@@ -83,14 +79,8 @@ class PrioritisedReplay(Replay):
         start, end = self._betas
         return start + (end - start) * min(1.0, self._written * self.num_envs / self._anneal_frames)
 
-    def batches(self, count: int) -> Iterator[TensorDictBase]:
-        """Draw `count` batches `[B]`, each when it is asked for.
-
-        Raises:
-            ValueError: if nothing is held.
-        """
-        if count > 0 and not len(self):
-            raise ValueError("replay is empty: there is nothing to sample")
+    def _batches(self, count: int) -> Iterator[TensorDictBase]:
+        """Draw `count` batches `[B]`, each when it is asked for."""
         for _ in range(count):
             mass = torch.rand(self.batch_size, dtype=torch.float64, generator=self._generator)
             place, weight = self._trees.draw(mass, len(self), self.beta)
@@ -127,7 +117,7 @@ class PrioritisedReplay(Replay):
         """As `Replay.load_state_dict`; `alpha`, `beta` and `eps` are this replay's own."""
         super().load_state_dict(state)
         leaves = state["priorities"].reshape(-1)
-        self._trees = _Trees(self.capacity)
+        self._trees = Trees(self.capacity)
         self._trees.put(torch.arange(len(leaves)), leaves)
 
     def _write(self, rows: TensorDictBase) -> None:
@@ -136,60 +126,3 @@ class PrioritisedReplay(Replay):
         super()._write(rows)
         places = torch.arange(first, self._written * self.num_envs) % self.capacity
         self._trees.put(places, torch.full((len(places),), self._trees.largest, dtype=torch.float64))
-
-
-@final
-class _Trees:
-    """torchrl's compiled trees in float64, over the leaves `(p + eps)^alpha` that `put` is given.
-
-    Not its sampler: that draws in float32, too coarse for a million rows, and its new rows enter with the largest
-    priority that there ever was, at least 1. A tree of float64 holds no rounding error beyond that of one sum: each
-    node is the sum of its two children, never a running total.
-
-    Args:
-        capacity: number of leaves.
-
-    Raises:
-        ValueError: if torchrl's compiled part does not load.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        if prioritized.SumSegmentTreeFp64 is None:
-            raise ValueError(
-                f"prioritised replay needs the compiled part of torchrl, which loads with torch {TORCH} and not with "
-                f"{torch.__version__}"
-            )
-        self._capacity = capacity
-        self._sum = prioritized.SumSegmentTreeFp64(capacity)
-        self._min = prioritized.MinSegmentTreeFp64(capacity)
-        self._max = prioritized.MinSegmentTreeFp64(capacity)  # of the negatives
-        self._any = False
-
-    @property
-    def largest(self) -> float:
-        """The largest leaf; 1 where there is none."""
-        return -self._max.query(0, self._capacity) if self._any else 1.0
-
-    def put(self, places: Tensor, leaves: Tensor) -> None:
-        """Set leaves `[B]` float64 at `places` `[B]`."""
-        if len(places):
-            self._sum[places] = leaves
-            self._min[places] = leaves
-            self._max[places] = -leaves
-            self._any = True
-
-    def leaves(self, count: int) -> Tensor:
-        """The first `count` leaves."""
-        return self._sum[torch.arange(count)] if count else torch.zeros(0, dtype=torch.float64)
-
-    def draw(self, mass: Tensor, count: int, beta: float) -> tuple[Tensor, Tensor]:
-        """Places `[B]` among the first `count` leaves, and their weights `[B]` float64.
-
-        Args:
-            mass: uniform in [0, 1), float64 `[B]`.
-            count: of leaves, at least 1.
-            beta: exponent of the weights.
-        """
-        total, least = (tree.query(0, count) for tree in (self._sum, self._min))
-        places = self._sum.scan_lower_bound(mass * total).clamp_max_(count - 1)
-        return places, (self._sum[places] / least) ** -beta

@@ -13,14 +13,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from mhrl.functional import tensordict_of
+from mhrl.replay.records import Field, Key, columns_of, record_dtype, saved_fields, saved_record
 
 PACKED_BYTES = 1024
 """Entries of a row of up to so many bytes are held together, in one record."""
-
-Field: TypeAlias = tuple[tuple[str, ...], str, tuple[int, ...]]
-"""One entry of a row: its key, its dtype in numpy's short notation, its shape."""
-
-Key: TypeAlias = str | tuple[str, ...]
 
 Layout: TypeAlias = dict[Key, tuple[np.dtype, tuple[int, ...]]]
 """Dtype and shape `[N, ...]` of each entry."""
@@ -70,7 +66,9 @@ class Ring:
         entries: dict[Key, Tensor] = {}
         for fields, record in self._records:
             drawn = record.take(numbers)
-            entries |= {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in _columns(fields, drawn).items()}
+            entries |= {
+                name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in columns_of(fields, drawn).items()
+            }
         return tensordict_of(entries, places.shape)
 
     def at(self, time: int) -> TensorDict:
@@ -95,9 +93,9 @@ class Ring:
         """Hold what `saved` returned as the first rows, and nothing else."""
         self._records, self._columns, self._layout, self.row_bytes = [], {}, {}, 0
         for saved in records:
-            self._add(_fields(saved))
+            self._add(saved_fields(saved))
             _, record = self._records[-1]
-            record[: len(saved["bytes"])] = _record(saved)
+            record[: len(saved["bytes"])] = saved_record(saved)
 
     def _allocate(self, entries: Mapping[Key, np.ndarray]) -> None:
         """Make the records in which rows `[T, N]` like these fit."""
@@ -115,45 +113,16 @@ class Ring:
 
     def _add(self, fields: list[Field]) -> None:
         """Make one record; what lies between its fields is 0."""
-        dtype = _dtype(fields)
+        dtype = record_dtype(fields)
         if self._folder is None:
             record = np.zeros(self._shape, dtype)
         else:
             file = self._folder / f"{len(self._records)}.rows"
             record = np.asarray(np.memmap(file, dtype, "w+", shape=self._shape))
         self._records.append((fields, record))
-        self._columns |= _columns(fields, record)
+        self._columns |= columns_of(fields, record)
         self._layout = _layout(self._columns)
         self.row_bytes += dtype.itemsize
-
-
-def saved_rows(records: Sequence[Mapping[str, Any]]) -> TensorDict:
-    """The rows `[T, N]` of what `Ring.saved` returned, at least one record: views."""
-    entries = {
-        name: torch.from_numpy(column)
-        for saved in records
-        for name, column in _columns(_fields(saved), _record(saved)).items()
-    }
-    return tensordict_of(entries, records[0]["bytes"].shape[:2])
-
-
-def _fields(saved: Mapping[str, Any]) -> list[Field]:
-    return [(tuple(key), dtype, tuple(shape)) for key, dtype, shape in saved["fields"]]
-
-
-def _record(saved: Mapping[str, Any]) -> np.ndarray:
-    """The rows `[T, N]` of one saved record, as numpy's structured array."""
-    return saved["bytes"].numpy().view(_dtype(_fields(saved)))[..., 0]
-
-
-def _dtype(fields: Sequence[Field]) -> np.dtype:
-    """Of a record: fields called by their numbers."""
-    return np.dtype([(str(i), dtype, shape) for i, (_, dtype, shape) in enumerate(fields)], align=True)
-
-
-def _columns(fields: Sequence[Field], record: np.ndarray) -> dict[Key, np.ndarray]:
-    """The fields of a record by key: views."""
-    return {name if len(name) > 1 else name[0]: record[str(i)] for i, (name, _, _) in enumerate(fields)}
 
 
 def _layout(columns: Mapping[Key, np.ndarray]) -> Layout:

@@ -20,14 +20,8 @@ SAMPLE_BYTES = 64 * 2**20
 class UniformReplay(Replay):
     """Every transition held is equally likely, with replacement; arguments as in `Replay`."""
 
-    def batches(self, count: int) -> Iterator[TensorDictBase]:
-        """Draw `count` batches `[B]`, many at once: gathering is much cheaper in bulk.
-
-        Raises:
-            ValueError: if nothing is held.
-        """
-        if count > 0 and not len(self):
-            raise ValueError("replay is empty: there is nothing to sample")
+    def _batches(self, count: int) -> Iterator[TensorDictBase]:
+        """Draw `count` batches `[B]`, many at once: gathering is much cheaper in bulk."""
         at_once = max(1, SAMPLE_BYTES // max(1, self._ring.row_bytes * self.batch_size))
         while count > 0:
             drawn = min(count, at_once)

@@ -3,7 +3,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from mhrl.replay.ring import Ring, saved_rows
+from mhrl.replay.records import saved_rows
+from mhrl.replay.ring import Ring
 
 
 def rows_of(steps, num_envs, seed=0, size=3):
