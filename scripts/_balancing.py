@@ -39,18 +39,20 @@ class Findings(NamedTuple):
     Attributes:
         experiment: its name.
         frames: of each run.
-        runs: `{method: {seed: finished run}}`.
+        finals: `{method: {seed: final return}}` of finished runs.
         weighed: the losses whose weight was tuned.
         weight: which was best; None while runs that judge it are missing.
         means: `{weight: mean final return of the runs that judge it}`.
+        versions: `{library: versions that the runs were made with}`.
     """
 
     experiment: str
     frames: int
-    runs: Mapping[str, Mapping[int, Run]]
+    finals: Mapping[str, Mapping[int, float]]
     weighed: Sequence[str]
     weight: float | None
     means: Mapping[float, float]
+    versions: Mapping[str, set[str]]
 
 
 def final_return(run: Run, frames: int) -> float:
@@ -77,25 +79,28 @@ def difference(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
     return value, float(interval.low), float(interval.high)
 
 
-def summarise(found: Findings, baseline: str) -> dict[str, dict[str, Any]]:
-    """The figures of every method that has a finished run.
+def final_of(run: Run, frames: int, method: str, baseline: str) -> float:
+    """`final_return` of a run of a method.
 
     Raises:
-        SystemExit: a run was not made by the method in whose folder it is.
+        SystemExit: it was not made by that method.
     """
-    finals: dict[str, dict[int, float]] = {}
-    for method, runs in found.runs.items():
-        for seed, run in runs.items():
-            label = run.fact("aggregator")
-            if label != (method if "@" in method else baseline):
-                raise SystemExit(f"{run.path} is a run of {label}, not of {method}")
-            finals.setdefault(method, {})[seed] = final_return(run, found.frames)
+    label = run.fact("aggregator")
+    if label != (method if "@" in method else baseline):
+        raise SystemExit(f"{run.path} is a run of {label}, not of {method}")
+    return final_return(run, frames)
+
+
+def summarise(finals: Mapping[str, Mapping[int, float]], baseline: str) -> dict[str, dict[str, Any]]:
+    """The figures of every method that has a finished run."""
     figures: dict[str, dict[str, Any]] = {}
     for method, of_seed in finals.items():
+        if not of_seed:
+            continue
         values = np.array(list(of_seed.values()))
         iqm, low, high = (float(bound[0]) for bound in interquartile(values[:, None]))
-        figures[method] = {"iqm": iqm, "interval": [low, high], "final_return": of_seed}
-        if method != baseline and baseline in finals:
+        figures[method] = {"iqm": iqm, "interval": [low, high], "final_return": dict(sorted(of_seed.items()))}
+        if method != baseline and finals.get(baseline):
             less, *interval = difference(values, np.array(list(finals[baseline].values())))
             figures[method] |= {"difference": less, "difference_interval": interval}
     return figures
@@ -109,41 +114,41 @@ def verdict(figures: Mapping[str, Any]) -> str:
     return "higher" if low > 0 else "lower" if high < 0 else NONE
 
 
-def report(all_found: Sequence[Findings], baseline: str, seeds: int, to: Path) -> list[Path]:
+def report(all_found: Sequence[Findings], baseline: str, seeds: int, evaluations: int, to: Path) -> list[Path]:
     """Write `balancing.md` and `balancing.json`.
 
     Args:
         all_found: of each experiment.
         baseline: the method that the others are compared with.
         seeds: how many each method is to have.
+        evaluations: of each run.
         to: the folder.
 
     Raises:
-        SystemExit: no run is finished, or one is not what its folder says.
+        SystemExit: no run is finished.
     """
-    figures = {found.experiment: summarise(found, baseline) for found in all_found}
+    figures = {found.experiment: summarise(found.finals, baseline) for found in all_found}
     count = sum(len(method["final_return"]) for methods in figures.values() for method in methods.values())
     if not count:
         raise SystemExit("no run is finished: there is nothing to report")
-    evaluations = {
-        len(run.metric(RETURN)[0]) for found in all_found for runs in found.runs.values() for run in runs.values()
-    }
     page = PAGE.format(
         runs=count,
-        all_runs=seeds * sum(len(found.runs) for found in all_found),
+        all_runs=seeds * sum(len(found.finals) for found in all_found),
         last=LAST,
-        evaluations=", ".join(map(str, sorted(evaluations))),
+        evaluations=evaluations,
         baseline=baseline,
     )
     content: dict[str, Any] = {}
     for found in all_found:
         methods = figures[found.experiment]
-        page += f"\n## `{found.experiment}`, {found.frames:,} frames\n\n{_table(found.runs, methods)}\n{_tuning(found)}"
+        page += (
+            f"\n## `{found.experiment}`, {found.frames:,} frames\n\n{_table(found.finals, methods)}\n{_tuning(found)}"
+        )
         content[found.experiment] = {
             "frames": found.frames,
             "methods": methods,
             "tuning": {"losses": [*found.weighed], "weight": found.weight, "mean_return": dict(found.means)},
-            "versions": _versions(found),
+            "versions": {package: ", ".join(sorted(versions)) for package, versions in found.versions.items()},
         }
     to.mkdir(parents=True, exist_ok=True)
     files = [to / "balancing.md", to / "balancing.json"]
@@ -178,16 +183,6 @@ def _with_interval(value: float, interval: Sequence[float]) -> str:
     if np.isnan(interval[0]):
         return number(value, 4)
     return f"{number(value, 4)} [{number(interval[0], 4)}, {number(interval[1], 4)}]"
-
-
-def _versions(found: Findings) -> dict[str, Any]:
-    """The library versions that the runs were made with, several where they differ."""
-    seen: dict[str, set[str]] = {}
-    for runs in found.runs.values():
-        for run in runs.values():
-            for package, version in run.fact("versions").items():
-                seen.setdefault(package, set()).add(version)
-    return {package: ", ".join(sorted(versions)) for package, versions in seen.items()}
 
 
 def _finite(node: Any) -> Any:  # noqa: ANN401

@@ -10,7 +10,8 @@ finished.
 
 All of it is about 70,000 seconds of CPU, ten hours with `--jobs 2`: reckoned from 10 to 14 ms a frame, as measured on
 two busy cores of an AMD EPYC. `--only`, `--seeds` and `--frames` make it smaller; a few frames try the command, and say
-nothing about a method.
+nothing about a method. With `--known balancing.json` the runs that are in an earlier report, made elsewhere maybe, are
+not made again, and are in the new report: so one study can be made in parts.
 """
 
 import argparse
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from _balancing import Findings, final_return, report
+from _balancing import Findings, final_of, final_return, report
 from _jobs import Job, run_all
+from _known import Known
 from _runs import Run
 
 from mhrl.run_folder import RunFolder
@@ -70,16 +72,18 @@ class Study:
     Args:
         out: the folder; it keeps the numbers of frames that its runs have.
         frames: of each run; None for those of `SETTINGS`.
+        known: a `balancing.json` whose runs need no folder.
 
     Raises:
-        SystemExit: the folder's runs have other numbers of frames, or `frames` cannot be divided.
+        SystemExit: the folder's runs have other numbers of frames, or those of `known`, or `frames` cannot be divided.
     """
 
-    def __init__(self, out: Path, frames: int | None = None) -> None:
+    def __init__(self, out: Path, frames: int | None = None, known: Path | None = None) -> None:
         if frames is not None and (frames < EVALUATIONS or frames % EVALUATIONS):
             raise SystemExit(f"--frames {frames}: a multiple of {EVALUATIONS} is expected, for as many evaluations")
         self.out = out.absolute()
         self.frames = {name: frames or setting.frames for name, setting in SETTINGS.items()}
+        self.known = Known(known, self.frames)
         noted = self.out / "study.json"
         if noted.is_file() and (before := json.loads(noted.read_text())) != self.frames:
             raise SystemExit(f"the runs in {out} have other frames, {before}: keep to them, or choose another --out")
@@ -95,42 +99,48 @@ class Study:
         return Job(self.out / experiment / method / f"s{seed}", frames, (*common, *words))
 
     def tuning(self, experiment: str) -> dict[float, list[Job]]:
-        """For each weight the runs that judge it."""
+        """For each weight that is not judged yet the runs that judge it."""
         return {
             weight: [
                 self.job(experiment, f"tuning_{weight:g}", seed, weigh(experiment, weight)) for seed in TUNING_SEEDS
             ]
             for weight in GRID
+            if weight not in self.known.means(experiment)
         }
 
     def tuned(self, experiment: str) -> tuple[float | None, dict[float, float]]:
         """The weight of the best mean final return, None while runs are missing; and these means."""
-        means = {
+        means = self.known.means(experiment) | {
             weight: float(np.mean([final_return(Run(job.path), job.frames) for job in jobs]))
             for weight, jobs in self.tuning(experiment).items()
             if all(job.finished() for job in jobs)
         }
         return (max(means, key=means.__getitem__) if len(means) == len(GRID) else None), means
 
-    def jobs(self, experiment: str, method: str, seeds: int) -> list[Job]:
-        """The runs of a method; those with tuned weights are none before there is a weight."""
+    def jobs(self, experiment: str, method: str, seeds: int) -> dict[int, Job]:
+        """The runs of a method by seed, without those that are known; tuned ones are none before there is a weight."""
         words: tuple[str, ...] | None = METHODS[method]
         if method == TUNED:
             weight, _ = self.tuned(experiment)
             words = None if weight is None else weigh(experiment, weight)
-        return [] if words is None else [self.job(experiment, method, seed, words) for seed in range(seeds)]
+        missing = {*range(seeds)} - self.known.finals(experiment, method).keys()
+        return {} if words is None else {seed: self.job(experiment, method, seed, words) for seed in sorted(missing)}
 
     def findings(self, seeds: int) -> Iterator[Findings]:
         """What is finished, experiment by experiment."""
         for experiment, frames in self.frames.items():
-            finished = {
-                method: {
-                    i: Run(job.path) for i, job in enumerate(self.jobs(experiment, method, seeds)) if job.finished()
-                }
-                for method in METHODS
-            }
+            finals: dict[str, dict[int, float]] = {}
+            versions = {package: {*several} for package, several in self.known.versions(experiment).items()}
+            for method in METHODS:
+                finals[method] = dict(self.known.finals(experiment, method))
+                for seed, job in self.jobs(experiment, method, seeds).items():
+                    if job.finished():
+                        run = Run(job.path)
+                        finals[method][seed] = final_of(run, frames, method, SUM)
+                        for package, version in run.fact("versions").items():
+                            versions.setdefault(package, set()).add(version)
             weight, means = self.tuned(experiment)
-            yield Findings(experiment, frames, finished, SETTINGS[experiment].weighed, weight, means)
+            yield Findings(experiment, frames, finals, SETTINGS[experiment].weighed, weight, means, versions)
 
 
 def weigh(experiment: str, weight: float) -> tuple[str, ...]:
@@ -164,7 +174,7 @@ def run(study: Study, pairs: Sequence[tuple[str, str]], seeds: int, at_once: int
         judges = [job for experiment in tuned for jobs in study.tuning(experiment).values() for job in jobs]
         failed = run_all(judges, at_once, stop, say) if judges else []
         if not stop.received:
-            jobs = [job for pair in pairs for job in study.jobs(*pair, seeds)]
+            jobs = [job for pair in pairs for job in study.jobs(*pair, seeds).values()]
             failed += run_all(jobs, at_once, stop, say)
         for experiment in tuned:
             if study.tuned(experiment)[0] is None:
@@ -186,15 +196,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--frames", type=int, help="of each run, instead of the study's own")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument("--out", type=Path, default=Path("outputs/study"), help="where the runs are")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="a balancing.json whose runs are not made again")
     parser.add_argument("--report", action="store_true", help="run nothing, write the report of what is finished")
     parser.add_argument("--to", type=Path, default=Path("docs/results"), help="where the report goes")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs are positive numbers")
     pairs = chosen(options.only)
-    study = Study(options.out, options.frames)
+    study = Study(options.out, options.frames, options.known)
     if options.report:
-        for file in report(list(study.findings(options.seeds)), SUM, options.seeds, options.to):
+        for file in report(list(study.findings(options.seeds)), SUM, options.seeds, EVALUATIONS, options.to):
             say(str(file))
         return
     sys.exit(run(study, pairs, options.seeds, options.jobs))

@@ -66,8 +66,8 @@ def test_what_is_run_and_how_often(tmp_path):
         ("pdqn_platform", "weighted_sum"),
         ("bdq_lunarlander", "weighted_sum"),
     ]
-    assert [job.path.name for job in whole.jobs("hybrid_q", "weighted_sum", 5)] == ["s0", "s1", "s2", "s3", "s4"]
-    assert whole.jobs("hybrid_q", study.TUNED, 5) == []  # before there is a weight
+    assert [job.path.name for job in whole.jobs("hybrid_q", "weighted_sum", 5).values()] == [f"s{i}" for i in range(5)]
+    assert whole.jobs("hybrid_q", study.TUNED, 5) == {}  # before there is a weight
     assert sum(map(len, whole.tuning("hybrid_q").values())) == 6
     assert not {*study.TUNING_SEEDS} & {*range(5)}
     with pytest.raises(SystemExit, match="--only upgrad: one of hybrid_q"):
@@ -211,33 +211,20 @@ def test_it_is_interrupted_goes_on_and_reports(tmp_path):
 # The report, of runs by hand
 
 
-@pytest.fixture
-def found(write_run):
-    """`found({"weighted_sum": [1, 2], ...})`: runs whose last five evaluations have these means."""
-
-    def found(returns, weight=1.0, **labels):
-        runs = {}
-        for method, values in returns.items():
-            label = labels.get("label") or (method if "@" in method else "weighted_sum")
-            runs[method] = {}
-            for seed, value in enumerate(values):
-                around = [99.0, value - 2, value + 2, value, value - 1, value + 1]
-                rows = [{"frames": 100 * (i + 1), "eval/return_mean": mean} for i, mean in enumerate(around)]
-                path = write_run(f"{method}_{seed}", rows, {"seed": seed}, aggregator=label, versions={"torch": "2"})
-                runs[method][seed] = Run(path)
-        return _balancing.Findings("toy", 600, runs, ("arm",), weight, {0.25: 1.0, 1.0: 3.5, 4.0: 2.0})
-
-    return found
+def found(finals):
+    """What there is of a toy experiment, of which these are the final returns by method, from seed 0 on."""
+    by_seed = {method: dict(enumerate(values)) for method, values in finals.items()}
+    return _balancing.Findings("toy", 600, by_seed, ("arm",), 1.0, {0.25: 1.0, 1.0: 3.5, 4.0: 2.0}, {"torch": {"2"}})
 
 
 def lines(page):
     return {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
 
 
-def test_figures_worked_out_by_hand(found, tmp_path):
+def test_figures_worked_out_by_hand(tmp_path):
     sums, others = [0.0, 1.0, 2.0, 3.0, 100.0], [10.0, 11.0, 12.0, 13.0, 14.0]
     small = found({"weighted_sum": sums, "upgrad@features": others, "mgda@features": sums, "upgrad@params": []})
-    files = _balancing.report([small], "weighted_sum", 5, tmp_path / "new")
+    files = _balancing.report([small], "weighted_sum", 5, 6, tmp_path / "new")
     assert [file.name for file in files] == ["balancing.md", "balancing.json"]
     table, page = lines(files[0].read_text()), files[0].read_text()
     # The middle three of five.
@@ -258,36 +245,93 @@ def test_figures_worked_out_by_hand(found, tmp_path):
     ("ours", "verdict"),
     [([10.0, 11.0, 12.0], "higher"), ([-9.0, -8.0, -9.0], "lower"), ([0.0, 1.5, 2.0], "no difference found")],
 )
-def test_verdicts(found, ours, verdict):
-    figures = _balancing.summarise(found({"weighted_sum": [0.0, 1.0, 2.0], "mgda@features": ours}), "weighted_sum")
+def test_verdicts(ours, verdict):
+    finals = found({"weighted_sum": [0.0, 1.0, 2.0], "mgda@features": ours}).finals
+    figures = _balancing.summarise(finals, "weighted_sum")
     assert _balancing.verdict(figures["mgda@features"]) == verdict
 
 
-def test_of_one_seed_there_is_no_verdict(found):
-    figures = _balancing.summarise(found({"weighted_sum": [0.0, 1.0], "mgda@features": [9.0]}), "weighted_sum")
+def test_of_one_seed_there_is_no_verdict():
+    finals = found({"weighted_sum": [0.0, 1.0], "mgda@features": [9.0]}).finals
+    figures = _balancing.summarise(finals, "weighted_sum")
     assert figures["mgda@features"]["difference"] == 8.5
     assert _balancing.verdict(figures["mgda@features"]) == ""
 
 
-def test_a_run_in_the_wrong_folder_is_refused(found):
+def test_the_final_return_is_of_the_last_five_evaluations_of_the_methods_own_run(write_run):
+    returns = [99.0, 1.0, 5.0, 3.0, 2.0, 4.0, 77.0]
+    rows = [{"frames": 100 * (i + 1), "eval/return_mean": mean} for i, mean in enumerate(returns)]
+    run = Run(write_run("run", rows, {"seed": 0}, aggregator="upgrad@params", versions={}))
+    assert _balancing.final_of(run, 600, "upgrad@params", "weighted_sum") == 3.0
     with pytest.raises(SystemExit, match="is a run of upgrad@params, not of mgda@features"):
-        _balancing.summarise(found({"mgda@features": [1.0]}, label="upgrad@params"), "weighted_sum")
+        _balancing.final_of(run, 600, "mgda@features", "weighted_sum")
 
 
-def test_a_report_of_nothing_is_refused(found, tmp_path):
+def test_a_report_of_nothing_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="no run is finished"):
-        _balancing.report([found({"weighted_sum": []})], "weighted_sum", 5, tmp_path / "to")
+        _balancing.report([found({"weighted_sum": []})], "weighted_sum", 5, 20, tmp_path / "to")
     assert not (tmp_path / "to").exists()
+
+
+# A study made in parts
+
+
+def finish(job, value, **facts):
+    job.path.mkdir(parents=True)
+    (job.path / "run.json").write_text(json.dumps({"versions": {"torch": "2"}, **facts}))
+    (job.path / "metrics.jsonl").write_text(json.dumps({"frames": job.frames, "eval/return_mean": value}) + "\n")
+
+
+def test_known_runs_are_not_made_again_and_are_reported(tmp_path, capsys):
+    first = study.Study(tmp_path / "first", 20)
+    for seed, job in first.jobs("hybrid_q", "weighted_sum", 2).items():
+        finish(job, seed + 0.5, aggregator="weighted_sum")
+    for job in first.tuning("hybrid_q")[4.0]:
+        finish(job, 3.0)
+    words = ["--frames", "20", "--report", "--to"]
+    study.main([*words, str(tmp_path / "to"), "--out", str(first.out)])
+    report = tmp_path / "to" / "balancing.json"
+
+    second = study.Study(tmp_path / "second", 20, report)
+    assert [*second.jobs("hybrid_q", "weighted_sum", 4)] == [2, 3] and len(
+        second.jobs("hybrid_q", "mgda@features", 4)
+    ) == 4
+    assert [*second.tuning("hybrid_q")] == [0.25, 1.0] and second.tuned("hybrid_q") == (None, {4.0: 3.0})
+    finish(second.jobs("hybrid_q", "weighted_sum", 3)[2], 9.0, aggregator="weighted_sum", versions={"torch": "3"})
+    for jobs in second.tuning("hybrid_q").values():
+        for job in jobs:
+            finish(job, 1.0)
+    assert second.tuned("hybrid_q") == (4.0, {0.25: 1.0, 1.0: 1.0, 4.0: 3.0})
+    study.main([*words, str(report.parent), "--out", str(second.out), "--known", str(report)])  # over the older one
+    part = json.loads(report.read_text())["hybrid_q"]
+    assert part["methods"]["weighted_sum"]["final_return"] == {"0": 0.5, "1": 1.5, "2": 9}
+    assert part["versions"] == {"torch": "2, 3"} and part["tuning"]["weight"] == 4
+    study.main([*words, str(tmp_path / "third"), "--out", str(tmp_path / "empty"), "--known", str(report)])
+    assert (tmp_path / "third" / "balancing.json").read_text() == report.read_text()
+    assert (tmp_path / "third" / "balancing.md").read_text() == report.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1]", '{"hybrid_q": {}}', '{"hybrid_q": {"frames": 20}}'])
+def test_what_is_no_report_is_refused(tmp_path, content):
+    file = tmp_path / "balancing.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SystemExit, match=r"--known .*balancing\.json: a balancing\.json is expected"):
+        study.main(["--frames", "20", "--out", str(tmp_path / "out"), "--known", str(file)])
+    assert not (tmp_path / "out").exists()
+
+
+def test_known_runs_of_other_frames_are_refused(tmp_path):
+    _, file = _balancing.report([found({"weighted_sum": [1.0]})], "weighted_sum", 5, 20, tmp_path)
+    with pytest.raises(SystemExit, match=r"its runs have other frames, \{'toy': 600\} instead of \{'hybrid_q': 20, "):
+        study.Study(tmp_path / "out", 20, file)
+
+
+# Weights
 
 
 def test_the_weight_is_the_best_of_the_grid_and_waits_for_all_of_it(tmp_path):
     small = study.Study(tmp_path, 20)
-
-    def finish(job, value):
-        job.path.mkdir(parents=True)
-        (job.path / "run.json").write_text("{}")
-        (job.path / "metrics.jsonl").write_text(json.dumps({"frames": 20, "eval/return_mean": value}) + "\n")
-
     returns = {0.25: (1.0, 2.0), 1.0: (4.0, 0.0), 4.0: (3.0, 3.0)}  # means 1.5, 2, 3
     for weight, jobs in small.tuning("pdqn_platform").items():
         assert small.tuned("pdqn_platform")[0] is None
