@@ -32,14 +32,13 @@ class Reached:
     frames: float = math.inf
 
 
-def watch(name: str, command: Sequence[str], target: float, after: int = 0) -> Reached:
+def watch(name: str, command: Sequence[str], cache: Path, target: float, after: int = 0) -> Reached:
     """Start a process in a folder of its own, and end it once it has written an evaluation that counts.
-
-    Inductor's cache is empty at first: what a process compiles, it compiles from nothing.
 
     Args:
         name: of the process, for messages.
         command: its words.
+        cache: where inductor keeps what it has compiled.
         target: the return to reach.
         after: frames; evaluations up to there do not count.
 
@@ -49,7 +48,7 @@ def watch(name: str, command: Sequence[str], target: float, after: int = 0) -> R
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Path(folder, "said").open("w+") as said:
         here = Path(folder, "here")
         here.mkdir()
-        settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "inductor"))}
+        settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
         start = time.perf_counter()
         with subprocess.Popen(
             command, cwd=here, env=settings, stdin=subprocess.DEVNULL, stdout=said, stderr=said

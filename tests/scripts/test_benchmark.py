@@ -150,15 +150,22 @@ def test_targets_that_are_not_reached_have_no_figures(tmp_path, monkeypatch):
         "stable-baselines3": [Reached(2, 3, 700), Reached(6, 7, 800), never],
         "skrl": [Reached(1, 1, 500), never, never],
     }
-    monkeypatch.setattr(_bench_to_return, "watch", lambda name, *others: runs[name].pop(0))
+    caches = {}
+
+    def watched(name, command, cache, *others):
+        caches.setdefault(name, set()).add(cache)
+        return runs[name].pop(0)
+
+    monkeypatch.setattr(_bench_to_return, "watch", watched)
     out = tmp_path / "out.json"
     result = main(["to_return", "widths=8", "seeds=0,1,2", f"out={out}"])
     ours, best, last = result["rows"]
     assert column(result, "reached") == ["1 of 3", "2 of 3", "1 of 3"]
     assert (ours["CPU s"], ours["min"], ours["max"], ours["frames"]) == (None, 4, None, None)
-    assert (best["CPU s"], best["min"], best["max"], best["wall s"]) == (6, 2, None, 7)
+    assert (best["CPU s"], best["first CPU s"], best["min"], best["max"], best["wall s"]) == (6, 2, 2, None, 7)
     assert [row["CPU / stable-baselines3"] for row in (ours, best, last)] == [2, 1, 0.5]
     assert json.loads(out.read_text(), parse_constant=pytest.fail)["rows"] == result["rows"]
+    assert all(len(own) == 1 for own in caches.values()) and len(set.union(*caches.values())) == 3
 
     runs |= {name: [never] for name in runs}
     result = main(["to_return", "widths=8", "seeds=0"])
@@ -445,37 +452,37 @@ def test_a_timer_leaves_out_the_timers_inside_it(monkeypatch):
 WRITE = "import json, time, pathlib; write = pathlib.Path('metrics.jsonl').write_text; row = json.dumps; "
 
 
-def test_a_process_is_ended_at_the_first_evaluation_that_reaches_the_target():
+def test_a_process_is_ended_at_the_first_evaluation_that_reaches_the_target(tmp_path):
     rows = [{"frames": 1, "loss/value": 3.0}, {"frames": 2, "eval/return_mean": -300}]
     rows += [{"frames": 3, "eval/return_mean": -200}, {"frames": 4, "eval/return_mean": -100}]
     code = WRITE + f"write(chr(10).join(map(row, {rows})) + chr(10)); sum(range(10**7)); time.sleep(60)"
-    reached = watch("stub", [sys.executable, "-c", code], -200)
+    reached = watch("stub", [sys.executable, "-c", code], tmp_path, -200)
     assert reached.frames == 3 and 0 < reached.wall < 30
-    assert watch("stub", [sys.executable, "-c", code], -200, after=3).frames == 4
+    assert watch("stub", [sys.executable, "-c", code], tmp_path, -200, after=3).frames == 4
 
 
 @pytest.mark.parametrize("rest", ["", "; time.sleep(60)"])
-def test_cpu_time_of_what_a_process_starts_counts(rest):
+def test_cpu_time_of_what_a_process_starts_counts(rest, tmp_path):
     burn = "import time, pathlib\nwhile time.process_time() < 0.7: pass\npathlib.Path('burnt').touch()" + rest
     code = f"import subprocess, time, os; child = subprocess.Popen(['{sys.executable}', '-c', {burn!r}])\n"
     code += "while not os.path.exists('burnt'): time.sleep(0.01)\n"
     code += ("" if rest else "child.wait()\n") + WRITE + "write(row({'frames': 1, 'eval/return_mean': 0}) + chr(10))"
-    reached = watch("stub", [sys.executable, "-c", code + "; time.sleep(60)"], 0)
+    reached = watch("stub", [sys.executable, "-c", code + "; time.sleep(60)"], tmp_path, 0)
     assert 0.7 < reached.cpu < 30
 
 
-def test_a_process_compiles_from_nothing():
-    code = WRITE + "import os; cache = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
-    code += "empty = os.path.dirname(cache) == os.path.dirname(os.getcwd()) and not os.path.exists(cache)\n"
-    code += "write(row({'frames': 1, 'eval/return_mean': int(empty)}) + chr(10))"
-    assert watch("stub", [sys.executable, "-c", code], 1).frames == 1
+def test_a_process_finds_what_those_before_it_compiled(tmp_path):
+    code = WRITE + "import os; cache = pathlib.Path(os.environ['TORCHINDUCTOR_CACHE_DIR'], 'compiled')\n"
+    code += "found = cache.exists(); cache.touch()\n"
+    code += "write(row({'frames': 1, 'eval/return_mean': int(found)}) + chr(10))"
+    assert [watch("stub", [sys.executable, "-c", code], tmp_path, 1).frames for _ in range(2)] == [math.inf, 1]
 
 
-def test_a_process_that_ends_without_reaching_it_or_fails():
+def test_a_process_that_ends_without_reaching_it_or_fails(tmp_path):
     code = WRITE + "write(row({'frames': 1, 'eval/return_mean': -300}) + chr(10))"
-    assert watch("stub", [sys.executable, "-c", code], -200).frames == math.inf
+    assert watch("stub", [sys.executable, "-c", code], tmp_path, -200).frames == math.inf
     with pytest.raises(SystemExit, match=r"^error: stub failed:\nno such luck$"):
-        watch("stub", [sys.executable, "-c", "raise SystemExit('no such luck')"], -200)
+        watch("stub", [sys.executable, "-c", "raise SystemExit('no such luck')"], tmp_path, -200)
 
 
 # Evaluations
