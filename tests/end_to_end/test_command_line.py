@@ -1,9 +1,9 @@
 """The command line as a user meets it: exit codes, folders, W&B, sweeps."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -135,13 +135,12 @@ def test_dry_run_is_one_update_one_evaluation_one_checkpoint(train, extra):
 
 @pytest.mark.parametrize("arguments", ["--help", "+experiment=ddpg --cfg job"])
 def test_help_and_config_answer_at_once(shell, arguments):
-    seconds = []
-    for _ in range(3):  # the best of three: other programs may take the cores
-        start = time.monotonic()
-        result = shell(f"python train.py {arguments}")
-        seconds.append(time.monotonic() - start)
-        assert result.returncode == 0
-    assert min(seconds) < 1.5
+    start = os.times()
+    result = shell(f"python train.py {arguments}")
+    end = os.times()
+    assert result.returncode == 0
+    seconds = end.children_user + end.children_system - start.children_user - start.children_system
+    assert seconds < 1.5  # of CPU time: importing torch alone takes 2
     assert "experiment:" not in result.stdout.replace("experiment: bdq,", "")  # the list of choices
 
 
