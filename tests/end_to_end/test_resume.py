@@ -40,7 +40,7 @@ CASES = {
     "noise with a memory": ("+experiment=ddpg", *SMALL, "exploration=ornstein_uhlenbeck", "num_envs=2"),
     "normaliser": ("+experiment=ddpg_shared_trunk", *SMALL, "normaliser=running", "normaliser.reward=return_std"),
     "half an update a frame": ("+experiment=ddpg_shared_trunk", *SMALL, "utd_ratio=0.34", "objective.policy_delay=3"),
-    "long rollouts": ("+experiment=ddpg", *SMALL, "collector.frames_per_rollout=30", "num_envs=2"),
+    "long rollouts": ("+experiment=ddpg", *SMALL, "collector.frames_per_rollout=25", "num_envs=2"),
     "lunar lander": ("+experiment=ddpg_multi_head", *SMALL, "replay.capacity=1000", "heads.value.widths=[16]"),
     "td3": ("+experiment=td3", *SMALL, "heads.actor.widths=[16]", "heads.value.widths=[16]"),
     "dqn": ("+experiment=dqn", *SMALL, "trunk.widths=[16]", "num_envs=2"),
