@@ -5,12 +5,12 @@ Shapes: `*` batch, `N` rows of a flattened batch, `K` perceptrons, `I` inputs, `
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchrl.modules import MLP
 
 Activation = Literal["relu", "tanh", "elu", "silu", "gelu", "leaky_relu"]
 
@@ -85,27 +85,20 @@ def mlp(
     widths = list(widths)
     if any(width < 1 for width in widths) or (not widths and out_features is None):
         raise ValueError(f"widths {widths} must be positive and, without an output layer, not empty")
-    activate_last_layer = out_features is None
-    sizes = widths[:-1] if activate_last_layer else widths
-    network = MLP(
-        in_features=in_features,
-        out_features=widths[-1] if out_features is None else out_features,
-        num_cells=sizes,
-        activation_class=activation_class(activation),
-        activation_kwargs={"inplace": True} if activation in IN_PLACE else None,
-        norm_class=nn.LayerNorm if layer_norm else None,
-        norm_kwargs=[{"normalized_shape": width} for width in widths] if layer_norm else None,
-        activate_last_layer=activate_last_layer,
-    )
+    sizes, layers = [in_features, *widths], list[nn.Module]()
+    kind, options = activation_class(activation), {"inplace": True} if activation in IN_PLACE else {}
+    for inputs, width in pairwise(sizes):
+        layers.append(nn.Linear(inputs, width))
+        if layer_norm:
+            layers.append(nn.LayerNorm(width))
+        layers.append(kind(**options))
     if out_features is not None:
-        last = network[-1]
+        last = OutputLayer(sizes[-1], out_features)
         if final_init is not None:
             for parameter in last.parameters():
                 nn.init.uniform_(parameter, -final_init, final_init)
-        output = nn.utils.skip_init(OutputLayer, last.in_features, last.out_features)
-        output.weight, output.bias = last.weight, last.bias
-        network[-1] = output
-    return network
+        layers.append(last)
+    return nn.Sequential(*layers)
 
 
 def stack_key(body: nn.Sequential) -> Hashable:

@@ -5,15 +5,14 @@ from contextlib import contextmanager
 from typing import final
 
 from torch import nn
-from torchrl.modules import MLP
 
 from mhrl.layers import ACTIVATIONS
 
 INDIFFERENT = (
-    *(nn.Linear, nn.Conv2d, nn.LayerNorm, nn.Flatten, nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict, MLP),
+    *(nn.Linear, nn.Conv2d, nn.LayerNorm, nn.Flatten, nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict),
     *ACTIVATIONS.values(),
 )
-"""Modules of torch and torchrl that do the same in both modes."""
+"""Modules of torch that do the same in both modes."""
 
 
 @final
