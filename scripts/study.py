@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from _balancing import Findings, final_of, final_return, report
 from _jobs import Job, run_all
-from _known import Known
+from _known import known
 from _runs import Run
 
 from mhrl.run_folder import RunFolder
@@ -72,18 +72,19 @@ class Study:
     Args:
         out: the folder; it keeps the numbers of frames that its runs have.
         frames: of each run; None for those of `SETTINGS`.
-        known: a `balancing.json` whose runs need no folder.
+        earlier: a `balancing.json` whose runs need no folder.
 
     Raises:
-        SystemExit: the folder's runs have other numbers of frames, or those of `known`, or `frames` cannot be divided.
+        SystemExit: the runs of the folder or of `earlier` have other numbers of frames, or `frames` cannot be divided.
     """
 
-    def __init__(self, out: Path, frames: int | None = None, known: Path | None = None) -> None:
+    def __init__(self, out: Path, frames: int | None = None, earlier: Path | None = None) -> None:
         if frames is not None and (frames < EVALUATIONS or frames % EVALUATIONS):
             raise SystemExit(f"--frames {frames}: a multiple of {EVALUATIONS} is expected, for as many evaluations")
         self.out = out.absolute()
         self.frames = {name: frames or setting.frames for name, setting in SETTINGS.items()}
-        self.known = Known(known, self.frames)
+        nothing = {name: Findings(name, count, {}, (), None, {}, {}) for name, count in self.frames.items()}
+        self.known = known(earlier, self.frames) if earlier else nothing
         noted = self.out / "study.json"
         if noted.is_file() and (before := json.loads(noted.read_text())) != self.frames:
             raise SystemExit(f"the runs in {out} have other frames, {before}: keep to them, or choose another --out")
@@ -105,12 +106,12 @@ class Study:
                 self.job(experiment, f"tuning_{weight:g}", seed, weigh(experiment, weight)) for seed in TUNING_SEEDS
             ]
             for weight in GRID
-            if weight not in self.known.means(experiment)
+            if weight not in self.known[experiment].means
         }
 
     def tuned(self, experiment: str) -> tuple[float | None, dict[float, float]]:
         """The weight of the best mean final return, None while runs are missing; and these means."""
-        means = self.known.means(experiment) | {
+        means = dict(self.known[experiment].means) | {
             weight: float(np.mean([final_return(Run(job.path), job.frames) for job in jobs]))
             for weight, jobs in self.tuning(experiment).items()
             if all(job.finished() for job in jobs)
@@ -123,22 +124,22 @@ class Study:
         if method == TUNED:
             weight, _ = self.tuned(experiment)
             words = None if weight is None else weigh(experiment, weight)
-        missing = {*range(seeds)} - self.known.finals(experiment, method).keys()
+        missing = {*range(seeds)} - self.known[experiment].finals.get(method, {}).keys()
         return {} if words is None else {seed: self.job(experiment, method, seed, words) for seed in sorted(missing)}
 
     def findings(self, seeds: int) -> Iterator[Findings]:
         """What is finished, experiment by experiment."""
         for experiment, frames in self.frames.items():
+            before = self.known[experiment]
             finals: dict[str, dict[int, float]] = {}
-            versions = {package: {*several} for package, several in self.known.versions(experiment).items()}
+            versions = {package: {*several} for package, several in before.versions.items()}
             for method in METHODS:
-                finals[method] = dict(self.known.finals(experiment, method))
-                for seed, job in self.jobs(experiment, method, seeds).items():
-                    if job.finished():
-                        run = Run(job.path)
-                        finals[method][seed] = final_of(run, frames, method, SUM)
-                        for package, version in run.fact("versions").items():
-                            versions.setdefault(package, set()).add(version)
+                jobs = self.jobs(experiment, method, seeds)
+                runs = {seed: Run(job.path) for seed, job in jobs.items() if job.finished()}
+                new = {seed: final_of(run, frames, method, SUM) for seed, run in runs.items()}
+                finals[method] = {**before.finals.get(method, {}), **new}
+                for package, version in (fact for run in runs.values() for fact in run.fact("versions").items()):
+                    versions.setdefault(package, set()).add(version)
             weight, means = self.tuned(experiment)
             yield Findings(experiment, frames, finals, SETTINGS[experiment].weighed, weight, means, versions)
 
@@ -155,9 +156,9 @@ def chosen(only: Sequence[str]) -> list[tuple[str, str]]:
         SystemExit: a word is neither an experiment, a method nor `<experiment>/<method>`.
     """
     pairs = [(experiment, method) for experiment in SETTINGS for method in METHODS]
-    known = {*SETTINGS, *METHODS, *map("/".join, pairs)}
+    words = {*SETTINGS, *METHODS, *map("/".join, pairs)}
     for word in only:
-        if word not in known:
+        if word not in words:
             raise SystemExit(f"--only {word}: one of {', '.join((*SETTINGS, *METHODS))} or a pair a/b is expected")
     return [pair for pair in pairs if not only or {*pair, "/".join(pair)} & {*only}]
 

@@ -153,6 +153,7 @@ def test_targets_that_are_not_reached_have_no_figures(tmp_path, monkeypatch):
     caches = {}
 
     def watched(name, command, cache, *others):
+        assert not cache.exists()  # what is there, a process of this row has left
         caches.setdefault(name, set()).add(cache)
         return runs[name].pop(0)
 

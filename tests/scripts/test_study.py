@@ -282,7 +282,7 @@ def finish(job, value, **facts):
     (job.path / "metrics.jsonl").write_text(json.dumps({"frames": job.frames, "eval/return_mean": value}) + "\n")
 
 
-def test_known_runs_are_not_made_again_and_are_reported(tmp_path, capsys):
+def test_known_runs_are_not_made_again_and_are_reported(tmp_path):
     first = study.Study(tmp_path / "first", 20)
     for seed, job in first.jobs("hybrid_q", "weighted_sum", 2).items():
         finish(job, seed + 0.5, aggregator="weighted_sum")
@@ -293,9 +293,8 @@ def test_known_runs_are_not_made_again_and_are_reported(tmp_path, capsys):
     report = tmp_path / "to" / "balancing.json"
 
     second = study.Study(tmp_path / "second", 20, report)
-    assert [*second.jobs("hybrid_q", "weighted_sum", 4)] == [2, 3] and len(
-        second.jobs("hybrid_q", "mgda@features", 4)
-    ) == 4
+    assert [*second.jobs("hybrid_q", "weighted_sum", 4)] == [2, 3]
+    assert [*second.jobs("hybrid_q", "mgda@features", 4)] == [0, 1, 2, 3]
     assert [*second.tuning("hybrid_q")] == [0.25, 1.0] and second.tuned("hybrid_q") == (None, {4.0: 3.0})
     finish(second.jobs("hybrid_q", "weighted_sum", 3)[2], 9.0, aggregator="weighted_sum", versions={"torch": "3"})
     for jobs in second.tuning("hybrid_q").values():
